@@ -14,7 +14,7 @@ from support import raises
 
 import rollserve
 from rollserve_server.agents import Agent, AgentSpec, MlpSpec, RandomSpec, build_agent
-from rollserve_server.agents.mlp.tiles import tile_rows
+from rollserve_server.agents.mlp.network import tile_rows
 from rollserve_server.envs import describe_space, leaves_of_space
 
 

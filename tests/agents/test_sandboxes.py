@@ -14,7 +14,7 @@ from support import HELPERS, raises, server_environment
 
 import rollserve
 from rollserve import Reason
-from rollserve_server.agents.sandbox.run import run_in_sandbox
+from rollserve_server.agents.sandbox import run_in_sandbox
 from rollserve_server.local import local_server
 from rollserve_server.settings import SandboxLimits
 

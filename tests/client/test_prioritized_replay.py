@@ -10,7 +10,7 @@ from learner_batches import random_batch
 from support import raises
 
 from rollserve import ReplayBuffer
-from rollserve.replay.sum_tree import SumTree
+from rollserve.replay.replay_buffer import SumTree
 
 
 def buffer_of(num_steps: int, capacity: int, exponent: float) -> ReplayBuffer:

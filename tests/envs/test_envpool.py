@@ -19,7 +19,7 @@ from support import equal, raises
 import rollserve
 from rollserve import EnvSpec, Reason, Reproducibility
 from rollserve_server.agents import ConstantSpec, RandomSpec
-from rollserve_server.envs.envpool.environment import EnvPoolEnv, make_envpool
+from rollserve_server.envs.envpool import EnvPoolEnv, make_envpool
 from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError, OverLimitError
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend

@@ -237,7 +237,7 @@ def test_cut_returns_what_waiting_agents_of_an_aec_environment_have_got(shares: 
 def test_rows_name_broken_rules(env_id: str, api: rollserve.MultiAgentApi, fault: str, text: str) -> None:
     envs = ManyEnvs(EnvSpec(f"sample_envs:{env_id}", {"fault": fault}, multi_agent=api), 1)
     with pytest.raises(EnvFailedError, match=text):
-        envs.try_steps(0, 8, np.inf)
+        envs.trace(0, 8, np.inf)
     assert envs.reset(0, 1)  # in a new environment
 
 

@@ -39,7 +39,7 @@ from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import ColumnFormat
-from rollserve_server.sampling.fragments.action_history import ActionHistory
+from rollserve_server.sampling.fragments.collector import ActionHistory
 
 MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 STEADY = rollserve.EnvSpec("sample_envs:Flaky")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from simulated_workers import Workers, mixed_lengths
 
 from rollserve_server.pool import AtLeast, Exactly, FailedEpisode, InAll, Target
-from rollserve_server.pool.plan.ledger import Ledger
-from rollserve_server.pool.plan.length_estimate import LengthEstimate
-from rollserve_server.pool.plan.placement import Anywhere, PerWorker, Placement, RoundRobin
-from rollserve_server.pool.plan.plan import Plan, PlannedClaim
+from rollserve_server.pool.plan.claiming import PlannedClaim
+from rollserve_server.pool.plan.estimates import LengthEstimate
+from rollserve_server.pool.plan.ledger import Anywhere, Ledger, PerWorker, Placement, RoundRobin
+from rollserve_server.pool.plan.plan import Plan
 
 
 class FailingWorkers(Workers):
@@ -39,7 +39,7 @@ class FailingWorkers(Workers):
 
     def _claim(self, plan: Plan) -> list[PlannedClaim]:
         claims = super()._claim(plan)
-        if plan.obstacle is not None:
+        if plan.claiming.obstacle is not None:
             raise _ObstacleError
         return claims
 
@@ -105,7 +105,7 @@ def test_plan_claims_all_but_the_failed_episodes_when_they_are_skipped(
         claims = workers.run(plan, estimate, skip_failed=True)
         assert claims is not None
         assert [index for claim in claims for index in range(claim.start, claim.stop)] == indices
-        skipped = sorted(plan.take_skipped())
+        skipped = sorted(plan.claiming.skipped)
         assert skipped == [index for index in range(first, following) if fails(index)]
         assert ledger.next_index == first + len(indices) + len(skipped) == following
         first = following
@@ -128,8 +128,8 @@ def test_failed_episode_is_an_obstacle_only_if_the_call_needs_it(
     indices, following = expected_indices(AtLeast(num_steps), 0, num_workers, lambda index: False)
     if failing < following:
         assert claims is None
-        assert plan.obstacle is not None
-        assert plan.obstacle.index == failing
+        assert plan.claiming.obstacle is not None
+        assert plan.claiming.obstacle.index == failing
     else:
         assert claims is not None
         assert [index for claim in claims for index in range(claim.start, claim.stop)] == indices

@@ -29,8 +29,8 @@ from rollserve_server.local import local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target, WorkerHandle
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.journal.journal import NoJournal
-from rollserve_server.pool.workers import restarts as restarts_module
-from rollserve_server.pool.workers.restarts import Restarts
+from rollserve_server.pool.workers import slots
+from rollserve_server.pool.workers.slots import Restarts
 from rollserve_server.sampling import Worker
 from rollserve_server.settings import WorkerSettings
 
@@ -152,7 +152,7 @@ async def test_calls_and_updates_that_cost_workers_do_not_use_up_their_restarts(
 
 
 async def test_given_up_worker_is_replaced_after_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restarts_module, "_HOUR_SECONDS", 4.0)
+    monkeypatch.setattr(slots, "_HOUR_SECONDS", 4.0)
     backend = KillableBackend()
     async with pool_of(backend, worker_restarts_per_hour=1, workers=1, **NOTICE_SECONDS) as pool:
         await pool.update_agent([RandomSpec()])
@@ -425,7 +425,7 @@ async def test_prefetch_runs_for_one_call_at_a_time() -> None:
         await asyncio.sleep(0.2)
         backend.journal.is_open.set()
         await asyncio.gather(*calls)
-        drivers = [task for task in asyncio.all_tasks() if "_keep_driving" in repr(task)]
+        drivers = [task for task in asyncio.all_tasks() if "Call._drive()" in repr(task)]
         assert len(drivers) == len(pool.status().workers)
 
 

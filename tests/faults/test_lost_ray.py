@@ -16,9 +16,8 @@ from support import raises
 
 from rollserve import Reason
 from rollserve_server.errors import WorkerLostError
-from rollserve_server.pool.backends.ray import cluster_watch
-from rollserve_server.pool.backends.ray.cluster_watch import ClusterWatch
-from rollserve_server.pool.backends.ray.losses import KernelKills
+from rollserve_server.pool.backends.ray import losses
+from rollserve_server.pool.backends.ray.losses import ClusterWatch, KernelKills
 from rollserve_server.pool.backends.ray.worker import RayWorker
 from rollserve_server.pool.workers.liveness import wait_for_loss
 from rollserve_server.sampling import Worker
@@ -64,8 +63,8 @@ def test_cluster_is_not_lost_while_the_server_has_no_room_to_look(
     error: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("_HEAD_SECONDS", "_RAYLET_SECONDS"):
-        monkeypatch.setattr(cluster_watch, name, 0.3)
-    monkeypatch.setattr(cluster_watch, "_PERIOD_SECONDS", 0.05)
+        monkeypatch.setattr(losses, name, 0.3)
+    monkeypatch.setattr(losses, "_PERIOD_SECONDS", 0.05)
     tried, reported = threading.Semaphore(0), threading.Event()
 
     def without_room(*_: Any, **__: Any) -> Any:
@@ -75,7 +74,7 @@ def test_cluster_is_not_lost_while_the_server_has_no_room_to_look(
     with listeners(tmp_path) as (head, raylet):
         address = f"127.0.0.1:{head.getsockname()[1]}"
         with monkeypatch.context() as patch:
-            patch.setattr(cluster_watch.socket, "socket", without_room)
+            patch.setattr(losses.socket, "socket", without_room)
             watch = ClusterWatch(address, raylet.getsockname(), lambda _: reported.set())
             for _ in range(40):
                 assert tried.acquire(timeout=10)

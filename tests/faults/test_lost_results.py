@@ -17,7 +17,7 @@ import rollserve
 from rollserve_server.agents import RandomSpec
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target
 from rollserve_server.pool.calls.claims import Claims, PendingDelivery
-from rollserve_server.pool.plan.plan import PlannedClaim
+from rollserve_server.pool.plan.claiming import PlannedClaim
 from rollserve_server.sampling import Message, Parcel
 from rollserve_server.sampling.work import claims as work_claims
 from rollserve_server.sampling.work import episodes as work_episodes

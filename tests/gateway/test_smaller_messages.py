@@ -17,12 +17,10 @@ import rollserve
 from rollserve_server.local import LocalServer
 from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
-from rollserve_server.sampling.encode.segment_content import SegmentContent
-from rollserve_server.sampling.encode.segments import cut_into_messages
-from rollserve_server.sampling.record import recorder as recorder_module
-from rollserve_server.sampling.record.episodes import Episode
+from rollserve_server.sampling.encode.segments import SegmentContent, cut_into_messages
+from rollserve_server.sampling.record import episodes as recorded_episodes
+from rollserve_server.sampling.record.episodes import Episode, Recorder
 from rollserve_server.sampling.record.infos import InfoKey, InfoReader
-from rollserve_server.sampling.record.recorder import Recorder
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import tensor_pb2
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
@@ -77,7 +75,7 @@ class Stacks:
 def test_decoded_stacks_equal_the_recorded_ones(
     lengths: list[int], num_odd: int, seed: int, limit: int, format_: ColumnFormat, block_steps: int
 ) -> None:
-    with mock.patch.object(recorder_module, "_MAX_BUFFER_STEPS", block_steps):
+    with mock.patch.object(recorded_episodes, "_MAX_BUFFER_STEPS", block_steps):
         stacks = Stacks(lengths, min(num_odd, sum(lengths)), seed)
     encoder, batches = Encoder(), []
     for segments in cut_into_messages(stacks.episodes, limit, 0, encoder.fill_bytes):

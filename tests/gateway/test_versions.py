@@ -148,7 +148,7 @@ async def test_identical_model_is_not_probed_again() -> None:
     model = OnnxModel(data, {}, {}, "categorical", ())
     async with pool_of(InProcessBackend()) as pool:
         versions = pool.agents
-        with mock.patch.object(preparing, "run_probe", wraps=preparing.run_probe) as tried:
+        with mock.patch.object(preparing, "run_in_sandbox", wraps=preparing.run_in_sandbox) as tried:
             await pool.update_agent([model])
             assert (await pool.current_if_same([OnnxModel(bytes(data), {}, {}, "categorical", ())])).version == 1
             for change in ({"data": categorical(seed=1).SerializeToString()}, {"outputs": {"logits": "logits"}}):

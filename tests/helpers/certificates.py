@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from support import server_environment
 
-from rollserve_server.init_tls.authority import Authority, Issued
+from rollserve_server.authority import Authority, Issued
 from rollserve_server.local import LocalServer, local_server
 
 LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1", "--seed", "7")

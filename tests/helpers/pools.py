@@ -37,7 +37,7 @@ from rollserve_server.pool import (
 )
 from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.population import PopulationCall
-from rollserve_server.pool.workers.slot import WorkerSlot
+from rollserve_server.pool.workers.slots import WorkerSlot
 from rollserve_server.sampling import PLAIN, ColumnFormat
 from rollserve_server.settings import PoolSettings, WorkerSettings
 from rollserve_wire.v1 import sampler_service_pb2 as pb

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from rollserve_server.pool.plan.length_estimate import LengthEstimate
-from rollserve_server.pool.plan.plan import Plan, PlannedClaim
+from rollserve_server.pool.plan.claiming import PlannedClaim
+from rollserve_server.pool.plan.estimates import LengthEstimate
+from rollserve_server.pool.plan.plan import Plan
 
 
 class Workers:
@@ -44,7 +45,7 @@ class Workers:
         """Work until the plan is complete, and return its claims."""
         claims = self._claim(plan)
         for _ in range(30_000):
-            if plan.complete:
+            if plan.claiming.complete:
                 self._absent.clear()
                 return claims
             worker = self._random.randrange(len(self.queues))
@@ -61,7 +62,7 @@ class Workers:
             for indices in plan.begin(worker, self.num_rows + 2 - plan.num_open[worker]):
                 assert self.begun.isdisjoint(indices)
                 is_alone = not (self.queues[worker] or self.running[worker])
-                assert is_alone or plan.unit_of(indices.start).start not in plan.suspects
+                assert is_alone or plan.unit_of(indices.start).start not in (plan.suspects or ())
                 # A unit is begun as a whole, except for its delivered episodes.
                 is_whole = indices.stop == plan.unit_of(indices.start).stop
                 assert self._unit_size == 1 or is_whole or self.num_copied
@@ -72,7 +73,7 @@ class Workers:
             finished, num_steps = self._work(worker)
             self.num_steps += num_steps
             estimate.observe(num_steps, [self._length(index) for index in finished])
-            plan.simulate(num_steps)
+            plan.demand.simulate(num_steps)
             for index in finished:
                 self._finished[worker][index] = self._length(index)
                 plan.finish(index, self._length(index), 100 * self._length(index), worker)
@@ -81,7 +82,7 @@ class Workers:
         raise AssertionError("the plan does not end")
 
     def _claim(self, plan: Plan) -> list[PlannedClaim]:
-        claims = plan.claim()
+        claims = plan.claiming.claim(flush=False)
         self._cancel_redundant(plan)
         for claim in claims:
             for index in range(claim.start, claim.stop):
@@ -92,7 +93,8 @@ class Workers:
         elsewhere = {index for other in range(len(self.queues)) if other != worker for index in self._held(other)}
         held = self._held(worker) - elsewhere
         # Losses of units that run alone do not count here: two of them would end the call.
-        assert set(plan.lose(worker, may_be_cause=not plan.suspects.is_isolated(worker))) == held
+        is_alone = plan.suspects is not None and plan.suspects.is_isolated(worker)
+        assert set(plan.lose(worker, may_be_cause=not is_alone)) == held
         self.num_lost_steps += sum(self.running[worker].values()) + sum(self._finished[worker].values())
         self.begun -= held
         for of_worker in (self.queues[worker], self.running[worker], self._finished[worker]):

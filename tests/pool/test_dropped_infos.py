@@ -17,7 +17,7 @@ from unreliable import MortalBackend
 import rollserve
 from rollserve_server.agents import RandomSpec
 from rollserve_server.pool import AtLeast, Exactly, InProcessBackend
-from rollserve_server.pool.plan import pace
+from rollserve_server.pool.plan import estimates
 
 ENV = rollserve.EnvSpec("sample_envs:VariedInfos", {"max_length": 40})
 
@@ -92,7 +92,7 @@ async def test_fragments_count_the_infos_that_they_lack() -> None:
 async def test_counts_are_right_when_workers_die_and_episodes_run_twice(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(pace, "_MIN_SECONDS", 0.0)  # each episode is late as soon as another worker is idle
+    monkeypatch.setattr(estimates, "_MIN_SECONDS", 0.0)  # each episode is late as soon as another worker is idle
     source, backend = random.Random(seed), MortalBackend(seed, 4)
     options = {"worker_buffer_bytes": 20_000, "call_window_bytes": 8_000, "rows": 2, **MODULES}
     async with pool_of(backend, ENV, workers=3, straggler_factor=1e-9, **options) as pool:

@@ -28,10 +28,19 @@ import rollserve
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import OverLimitError, WorkerLostError
 from rollserve_server.pool import AtLeast, Delivery, Exactly, Fragments, InProcessBackend, Pool
+from rollserve_server.pool.backends.ray import line as line_module
 from rollserve_server.pool.backends.ray import worker as ray_worker
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listener, WorkerLine, server_end
-from rollserve_server.pool.backends.ray.line.frames import HEAD, Kind, Place, packed_head
+from rollserve_server.pool.backends.ray.line import (
+    HEAD,
+    Kind,
+    Line,
+    LineEndedError,
+    Listener,
+    Place,
+    WorkerLine,
+    packed_head,
+)
 from rollserve_server.pool.workers.liveness import wait_for_loss
 from rollserve_server.sampling import Worker
 from rollserve_server.settings import HealthSettings
@@ -275,7 +284,7 @@ async def test_result_without_room_fails_its_call_alone(monkeypatch: pytest.Monk
     thread = threading.Thread(target=_answer, args=(WorkerLine(theirs, keeps_memory=True),))
     thread.start()
     with monkeypatch.context() as patch:
-        patch.setattr(server_end, "_mapped", _without_room)
+        patch.setattr(line_module, "_mapped", _without_room)
         with pytest.raises(OverLimitError, match="no room"):
             await asyncio.wait_for(line.ask(b"", 300_000), 60)
     _, buffer = await asyncio.wait_for(line.ask(b"", 300_000), 60)
@@ -296,7 +305,7 @@ async def _ray_worker(backend: RayBackend) -> Any:
 
 
 def _break_on_server(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_end, "_unpickled", lambda _: pickle.loads(b"abcd"))
+    monkeypatch.setattr(line_module, "_unpickled", lambda _: pickle.loads(b"abcd"))
 
 
 def _send_garbage(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +313,7 @@ def _send_garbage(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _send_unreadable(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_end, "pickle", SimpleNamespace(dumps=lambda _: b"abcd", loads=pickle.loads))
+    monkeypatch.setattr(line_module, "pickle", SimpleNamespace(dumps=lambda _: b"abcd", loads=pickle.loads))
 
 
 def _lose_a_frame(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +368,7 @@ async def test_answer_that_cannot_be_sent_ends_the_call_with_the_cause(
 async def test_batch_is_the_same_when_answers_cannot_be_read(
     ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unpickled, num_broken = server_end._unpickled, 0
+    unpickled, num_broken = line_module._unpickled, 0
 
     def break_two(content: memoryview) -> Any:
         nonlocal num_broken
@@ -369,7 +378,7 @@ async def test_batch_is_the_same_when_answers_cannot_be_read(
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([cartpole_agent()])
         expected = await sample(pool, AtLeast(3000), seed=5)
-        monkeypatch.setattr(server_end, "_unpickled", break_two)
+        monkeypatch.setattr(line_module, "_unpickled", break_two)
         assert equal(await sample(pool, AtLeast(3000), seed=5), expected)
         assert pool.status().workers[0].num_restarts + pool.status().workers[1].num_restarts > 0
 

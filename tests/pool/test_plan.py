@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from simulated_workers import Workers, mixed_lengths
 
 from rollserve_server.pool import AtLeast, Exactly, InAll, Target
-from rollserve_server.pool.plan.claiming import Stretch
-from rollserve_server.pool.plan.ledger import Ledger
-from rollserve_server.pool.plan.length_estimate import LengthEstimate
-from rollserve_server.pool.plan.placement import Anywhere, PerWorker, Placement, RoundRobin
-from rollserve_server.pool.plan.plan import Plan, PlannedClaim
+from rollserve_server.pool.plan.claiming import PlannedClaim, Stretch
+from rollserve_server.pool.plan.estimates import LengthEstimate
+from rollserve_server.pool.plan.ledger import Anywhere, Ledger, PerWorker, Placement, RoundRobin
+from rollserve_server.pool.plan.plan import Plan
 
 
 def worker_of(placement: Placement, index: int) -> int | None:
@@ -276,7 +275,7 @@ def test_workers_with_their_share_have_an_expected_stretch() -> None:
     for index in range(3):
         plan.finish(index, 5, 1)
     assert plan.expected_stretch(1) == Stretch(3, 6, num_missing_steps=45, owner=None)
-    assert [(claim.start, claim.stop) for claim in plan.claim(stops=[2])] == [(0, 2), (2, 3)]
+    assert [(claim.start, claim.stop) for claim in plan.claiming.claim(flush=False, stops=[2])] == [(0, 2), (2, 3)]
     assert plan.lose(1) == [3, 4, 5]
     assert plan.expected_stretch(1) is None
 
@@ -311,7 +310,7 @@ def test_awaited_stragglers_are_begun_twice() -> None:
     plan.finish(1, 10, 1, worker=0)
     assert plan.redundant == [(0, 0), (2, 1)]
     assert [plan.lose(worker) for worker in (1, 0)] == [[3], [1, 2]]
-    assert plan.claim(flush=True)[0].worker == 2
+    assert plan.claiming.claim(flush=True)[0].worker == 2
     assert plan.begin(2, 9) == [range(1, 2), range(2, 3), range(3, 4)]
 
 

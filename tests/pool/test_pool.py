@@ -353,7 +353,7 @@ backend.close()
 
 async def test_status_has_the_packages_of_all_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = iter(["1.3.0", "1.4.0", "1.3.0"])
-    found = "rollserve_server.sampling.worker.worker.package_versions"
+    found = "rollserve_server.sampling.worker.package_versions"
     monkeypatch.setattr(found, lambda: (("gymnasium", next(versions)), ("numpy", "2.1")))
     async with pool_of(InProcessBackend(), workers=3) as pool:
         assert pool.status().packages == {"gymnasium": "1.3.0 and 1.4.0", "numpy": "2.1"}

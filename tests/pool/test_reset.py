@@ -15,7 +15,7 @@ from rollserve import Reason
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import NotReadyError, WorkerLostError
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool
-from rollserve_server.pool.accounts.counters import Counters
+from rollserve_server.pool.accounts import Counters
 
 TARGETS = (AtLeast(200), AtLeast(100), Exactly(3), Fragments(160), Fragments(160))
 

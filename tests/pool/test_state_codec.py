@@ -31,9 +31,7 @@ from rollserve_server.agents import (
     RandomSpec,
     content_hash,
 )
-from rollserve_server.agents.specs.batching import Batching
-from rollserve_server.agents.specs.onnx import Port
-from rollserve_server.agents.specs.python import PythonForm
+from rollserve_server.agents.specs import Batching, Port, PythonForm
 from rollserve_server.envs import describe_space
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.state.codec import decode, encode

@@ -24,7 +24,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from packaging.requirements import Requirement
 
 import rollserve
-from rollserve_server.init_tls.authority import Issued
+from rollserve_server.authority import Issued
 from rollserve_server.metrics import Metrics
 from rollserve_server.settings import Settings
 

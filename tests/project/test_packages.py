@@ -226,7 +226,7 @@ def test_packages_of_the_server_are_imported_by_their_faces() -> None:
         ("rollserve_server.testing.serve", "rollserve_server.cli.main"),
         ("rollserve_server.conformance.serve", "rollserve_server.cli.main"),
         # No test program imports these two.
-        ("rollserve_server.conformance.recording", "rollserve_server.testing.wrapped_rpcs"),
+        ("rollserve_server.conformance.recording", "rollserve_server.testing.faults"),
         ("rollserve_server.conformance.serve", "rollserve_server.testing.serve"),
         ("rollserve_server.serving.build", "rollserve_server.pool.backends.ray.backend"),  # only where Ray is used
     }
@@ -240,8 +240,7 @@ def test_ray_and_grpc_are_imported_in_their_rooms_alone() -> None:
         assert tops.isdisjoint({"grpc", "grpc_health", "grpc_reflection"}) or name.startswith(
             (
                 "rollserve_server.gateway.",
-                "rollserve_server.testing.rpc_faults",
-                "rollserve_server.testing.wrapped_rpcs",
+                "rollserve_server.testing.faults",
                 "rollserve_server.conformance.",
             )
         )
@@ -260,7 +259,7 @@ def test_server_imports_the_client_where_it_reads_and_writes_episodes() -> None:
         "rollserve_server.envs.probing.rendering",
         "rollserve_server.gateway.messages.dataset_requests",
         "rollserve_server.gateway.messages.videos",
-        "rollserve_server.testing.rpc_faults",
+        "rollserve_server.testing.faults",
     }
 
 

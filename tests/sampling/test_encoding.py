@@ -17,13 +17,11 @@ import rollserve
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
-from rollserve_server.sampling.encode.segment_content import SegmentContent
-from rollserve_server.sampling.encode.segments import cut_into_messages
-from rollserve_server.sampling.record import recorder as recorder_module
+from rollserve_server.sampling.encode.segments import SegmentContent, cut_into_messages
+from rollserve_server.sampling.record import episodes as recorded_episodes
 from rollserve_server.sampling.record.columns import ColumnKey
-from rollserve_server.sampling.record.episodes import Episode
+from rollserve_server.sampling.record.episodes import Episode, Recorder
 from rollserve_server.sampling.record.infos import InfoKey, InfoReader
-from rollserve_server.sampling.record.recorder import Recorder
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 KEYS: list[ColumnKey] = [
@@ -113,7 +111,7 @@ def test_recorded_episodes_are_in_the_messages(
     worker_index: int | None,
     all_states: bool,
 ) -> None:
-    with mock.patch.object(recorder_module, "_MAX_BUFFER_STEPS", block_steps):
+    with mock.patch.object(recorded_episodes, "_MAX_BUFFER_STEPS", block_steps):
         recording = Recording(lengths, num_rows, seed, info_shapes)
     in_order = [recording.finished[index] for index in range(len(lengths))]
     encoder, batches = Encoder(), []
@@ -127,10 +125,9 @@ def test_recorded_episodes_are_in_the_messages(
         data = buffer[3:-2].tobytes()
         batch = read_batch(data)
         assert equal(batch, batch_from_proto(pb.ObtainSamplesResponse.FromString(data).batch))
-        assert (batch.num_steps, message.num_episodes) == (
-            message.num_steps,
-            int((batch.terminated | batch.truncated).sum()),
-        )
+        info = message.place(3)
+        assert (info.offset, info.size, info.num_steps) == (3, len(data), batch.num_steps)
+        assert info.num_episodes == int((batch.terminated | batch.truncated).sum())
         assert ("state/h" in batch.agent_infos) == all_states
         batches.append(batch)
     check(recording, batches, worker_index)

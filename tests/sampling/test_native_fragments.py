@@ -18,8 +18,7 @@ from support import equal, raises
 import rollserve
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.agents import RandomSpec
-from rollserve_server.envs.native.making import make_native
-from rollserve_server.envs.native.same_step import same_step_spec
+from rollserve_server.envs.native import make_native, same_step_spec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend

@@ -15,8 +15,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 import rollserve
+from rollserve_server.authority import Authority, Issued
 from rollserve_server.init_tls import init_tls_command
-from rollserve_server.init_tls.authority import Authority, Issued
 from rollserve_server.local import local_server
 
 FILES = {f"{name}{ending}.pem" for name in ("ca", "server", "client") for ending in ("", "-key")}

@@ -13,7 +13,7 @@ import pytest
 from support import server_environment
 
 from rollserve_server.local import local_server
-from rollserve_server.pool.backends.ray.listeners import on_loopback_only
+from rollserve_server.pool.backends.ray.cluster import on_loopback_only
 
 METHODS = {
     "gcs_server": ("/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",),

@@ -474,8 +474,8 @@ def test_second_signal_ends_calls_at_once_with_a_status(tmp_path: Path) -> None:
 
 LOST_BACKEND = """
 import asyncio, pathlib, sys, threading, time
-from rollserve_server.serving import backend_thread
-from rollserve_server.serving.port_file import PortFile
+from rollserve_server.serving import process
+from rollserve_server.serving.parent import PortFile
 
 class Lost:
     def watch(self, on_lost):
@@ -484,10 +484,10 @@ class Lost:
 async def serve():
     port_file = PortFile(pathlib.Path(sys.argv[1]))
     port_file.write(1)
-    backend_thread.watch_backend(Lost(), port_file.remove)
+    process.watch_backend(Lost(), port_file.remove)
     time.sleep(60)
 
-backend_thread._LAST_SECONDS = 0.1
+process._LAST_SECONDS = 0.1
 asyncio.run(serve())
 """
 """A program whose backend is lost, and that ends without running any handlers, as Ray may end it."""

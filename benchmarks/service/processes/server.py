@@ -15,7 +15,7 @@ import rollserve
 from benchmarks.service.processes.meter import Meter, processes_of_server
 from benchmarks.shared.commands import Child
 from benchmarks.shared.processes import one_thread
-from rollserve_server.init_tls.authority import Authority
+from rollserve_server.authority import Authority
 from rollserve_server.local import local_server
 
 __all__ = ["Service", "TracedService", "running_service", "traced_service"]

@@ -98,12 +98,15 @@ class Activity:
     def begin_step(self) -> None:
         """Record the start of a step of all rows, which begins with an action of the agent."""
         if self._is_timed:
-            self._end_timing()
+            self._count_time()
+            self._is_timed = False
         self._num_untimed -= 1
         if not self._num_untimed:
             self._num_untimed = _TIMED_EVERY
             self._is_timed, self._since = True, time.perf_counter()
-        self.begin(Phase.ACTION)
+        self.count += 1
+        self.row = 0
+        self.phase = Phase.ACTION
 
     def end(self) -> None:
         """Record the end of a piece of work of an order."""
@@ -117,7 +120,8 @@ class Activity:
         The parts are estimates: they are measured in one step of thirteen, the latest ones above all.
         """
         if self._is_timed:
-            self._end_timing()
+            self._count_time()
+            self._is_timed = False
         total = self._env_seconds + self._policy_seconds + self._other_seconds
         if not total:
             return 0.0, 0.0
@@ -126,10 +130,6 @@ class Activity:
             self._env_seconds, self._policy_seconds = self._env_seconds / 2, self._policy_seconds / 2
             self._other_seconds /= 2
         return parts
-
-    def _end_timing(self) -> None:
-        self._count_time()
-        self._is_timed = False
 
     def _count_time(self) -> None:
         """Add the time of the present piece of work, in a step that is timed."""

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 __all__ = [
     "REQUEST_THREADS",
-    "ended_if_abandoned",
     "failure_of",
     "ignore_result",
     "in_background",
     "in_own_thread",
     "in_request_thread",
+    "when_abandoned",
 ]
 
 REQUEST_THREADS = 4
@@ -74,59 +73,27 @@ async def in_request_thread(function: Callable[_P, _R], *args: _P.args, **kwargs
 async def in_own_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     """Return the result of a function that waits for child processes, run in a thread of its own.
 
-    If nobody waits for the result any more, what the function has named to `ended_if_abandoned` ends.
+    If nobody waits for the result any more, what the function has named to `when_abandoned` is called.
     """
-    work, future, context = _Work(), Future[_R](), contextvars.copy_context()
-    context.run(_work.set, work)
+    abandoned, future, context = Future[None](), Future[_R](), contextvars.copy_context()
+    context.run(_abandoned.set, abandoned)
     call = functools.partial(context.run, function, *args, **kwargs)
     threading.Thread(target=_run, args=(call, future), name="request-alone", daemon=True).start()
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
-        work.abandon()
+        abandoned.set_result(None)
         raise
 
 
-@contextlib.contextmanager
-def ended_if_abandoned(end: Callable[[], None]) -> Iterator[None]:
-    """For the block, call a function in another thread once nobody waits for the work of `in_own_thread` any more."""
-    work = _work.get()
-    if work is None:
-        yield
-        return
-    work.add(end)
-    try:
-        yield
-    finally:
-        work.discard(end)
+def when_abandoned(end: Callable[[], object]) -> None:
+    """Have a function called, in another thread, once nobody waits for the work of `in_own_thread`; at once if so."""
+    abandoned = _abandoned.get()
+    if abandoned is not None:
+        abandoned.add_done_callback(lambda _: end())
 
 
-class _Work:
-    """Work in a thread of its own, and what ends it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ends: list[Callable[[], None]] = []
-        self._is_abandoned = False
-
-    def add(self, end: Callable[[], None]) -> None:
-        with self._lock:
-            self._ends.append(end)
-            if self._is_abandoned:
-                end()
-
-    def discard(self, end: Callable[[], None]) -> None:
-        with self._lock:
-            self._ends.remove(end)
-
-    def abandon(self) -> None:
-        with self._lock:
-            self._is_abandoned = True
-            for end in self._ends:
-                end()
-
-
-_work: contextvars.ContextVar[_Work | None] = contextvars.ContextVar("work", default=None)
+_abandoned: contextvars.ContextVar[Future[None] | None] = contextvars.ContextVar("abandoned", default=None)
 
 
 def _run(call: Callable[[], _R], future: Future[_R]) -> None:

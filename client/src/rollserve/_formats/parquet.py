@@ -11,7 +11,7 @@ import numpy as np
 from rollserve._formats.rllib_columns import AGENTS, IGNORED, missing_of, table_of
 from rollserve._formats.sources import EXTRA, Source, check_bytes, check_numbers, file_error
 from rollserve._formats.step_tables import segments_of
-from rollserve.bridges.arrow import to_arrow
+from rollserve.bridges.tables import to_arrow
 from rollserve.bridges.trees import nested
 from rollserve_wire.columns import (
     FLOAT_HEADERS,

@@ -4,15 +4,12 @@ Each library is imported when it is first used, and belongs to an extra of this 
 'rollserve[torch]'`. Arrays are shared wherever the library can share them; docs/bridges.md says where it cannot.
 """
 
-from rollserve.bridges.arrow import to_arrow
-from rollserve.bridges.jax import to_jax
 from rollserve.bridges.onnx_mlps import mlp_model
-from rollserve.bridges.pandas import to_pandas
-from rollserve.bridges.pytorch import module_parameters, to_torch
 from rollserve.bridges.rllib import to_rllib_episodes, to_sample_batch
 from rollserve.bridges.stable_baselines3 import fill_rollout_buffer
-from rollserve.bridges.torch_mlps import TorchMlp, mlp_of_modules
-from rollserve.bridges.torch_models import TorchModel, export_module
+from rollserve.bridges.tables import to_arrow, to_pandas
+from rollserve.bridges.tensors import module_parameters, to_jax, to_torch
+from rollserve.bridges.torch_models import TorchMlp, TorchModel, export_module, mlp_of_modules
 from rollserve.bridges.torchrl import to_tensordict
 
 __all__ = [

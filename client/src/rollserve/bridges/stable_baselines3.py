@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve._codec.row_layout import columns_by_row
-from rollserve.bridges.pytorch import to_torch
+from rollserve.bridges.tensors import to_torch
 from rollserve.learning.arguments import checked_last_values, infos_or
 from rollserve_wire.columns import map_columns
 from rollserve_wire.errors import mismatch

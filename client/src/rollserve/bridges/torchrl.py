@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve.bridges.pytorch import to_torch
+from rollserve.bridges.tensors import to_torch
 from rollserve.bridges.trees import nested, step_positions
 from rollserve.learning.arguments import checked_last_values, infos_or
 from rollserve.learning.transitions import transitions

@@ -13,11 +13,8 @@ from typing import Any
 from rollserve import __version__
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.cli.administration import add_create, add_delete, add_resize, add_samplers, add_status, add_top
-from rollserve.cli.recording import add_record, add_repair
-from rollserve.cli.sampling import add_evaluate, add_sample
-from rollserve.cli.saving import add_agent, add_restore, add_save
-from rollserve.cli.verifying import add_verify
-from rollserve.cli.videos import add_video
+from rollserve.cli.files import add_agent, add_repair, add_restore, add_save, add_verify
+from rollserve.cli.sampling import add_evaluate, add_record, add_sample, add_video
 from rollserve.sampler import connect
 from rollserve_wire.errors import AccessError, InvalidArgumentError, RollserveError, UnavailableError
 from rollserve_wire.reasons import Reason

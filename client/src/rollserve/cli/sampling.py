@@ -1,4 +1,4 @@
-"""Commands that sample episodes and evaluate agents."""
+"""Commands that sample episodes, evaluate agents, record datasets, and write videos."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import argparse
 import functools
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from rollserve._calls.time_limits import DEFAULT_RENDER_SECONDS
 from rollserve._codec.batch_tables import range_text
 from rollserve.agents import RandomAgent
-from rollserve.cli.argument_types import count, numbers
-from rollserve.cli.files import check_writable, write
+from rollserve.cli.arguments import check_writable, count, numbers, write
 from rollserve.plots import check_plot, plot_batch
+from rollserve.video import Overlay
 from rollserve_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve.cli.argument_types import Commands
+    from rollserve.cli.arguments import Commands
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.options import SamplingOptions
     from rollserve.sampler import Sampler
 
-__all__ = ["add_acting", "add_evaluate", "add_sample"]
+__all__ = ["add_evaluate", "add_record", "add_sample", "add_video"]
 
 _EXPLORATIONS = {
     "temperature": "divide the logits of actions by X",
@@ -74,11 +75,11 @@ def add_sample(commands: Commands, common: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave out episodes whose environments raise errors in every attempt",
     )
-    add_acting(sample)
+    _add_acting(sample)
     sample.set_defaults(run=_sample)
 
 
-def add_acting(parser: argparse.ArgumentParser) -> None:
+def _add_acting(parser: argparse.ArgumentParser) -> None:
     """Add the options that say who acts, and how freely."""
     parser.add_argument("--deterministic", action="store_true", help="act without randomness")
     for name, effect in _EXPLORATIONS.items():
@@ -192,3 +193,95 @@ def _summary(batch: EpisodeBatch, seconds: float) -> str:
 
 def _distribution(name: str, values: np.ndarray) -> str:
     return f"{name}: mean {values.mean():.1f}, {range_text(values)}"
+
+
+def add_record(commands: Commands, common: argparse.ArgumentParser) -> None:
+    """Add the command that records a dataset."""
+    record = commands.add_parser(
+        "record",
+        parents=[common],
+        help="record a Minari dataset on the server",
+        description="Record whole episodes into a Minari dataset in the server's --data-dir. The same command goes on "
+        "with a recording that was interrupted.",
+    )
+    record.add_argument("dataset", metavar="DATASET", help="Minari's id, such as cartpole/expert-v0")
+    amount = record.add_mutually_exclusive_group(required=True)
+    amount.add_argument("--episodes", type=count, metavar="N", help="number of episodes that it has at the end")
+    amount.add_argument("--steps", type=count, metavar="N", help="least number of steps, such as 1e6")
+    record.add_argument("--seed", type=int, metavar="N", help="root seed of the episodes (default: a random one)")
+    record.add_argument("--policy-version", type=int, metavar="N", help="version that acts")
+    record.add_argument("--author", action="append", default=[], metavar="NAME", help="author; can be given again")
+    record.add_argument("--description", default="", metavar="TEXT", help="what the dataset holds")
+    record.add_argument("--algorithm-name", default="", metavar="NAME", help="what the agent was trained with")
+    _add_acting(record)
+    record.set_defaults(run=_record)
+
+
+def _record(sampler: Sampler, options: argparse.Namespace) -> None:
+    if options.random_agent:
+        sampler.update_agent(RandomAgent())
+    began = time.monotonic()
+    metadata = {name: getattr(options, name) for name in ("author", "description", "algorithm_name")}
+    recording = sampler.record(
+        options.dataset,
+        num_episodes=options.episodes,
+        num_steps=options.steps,
+        metadata=metadata,
+        seed=options.seed,
+        policy_version=options.policy_version,
+        deterministic=options.deterministic,
+        temperature=options.temperature,
+        noise_scale=options.noise_scale,
+        epsilon=options.epsilon,
+        progress=True,
+    )
+    rate = recording.num_added_steps / max(time.monotonic() - began, 1e-9)
+    print(f"{recording}, {rate:.0f} steps/s")
+    print(f"seed {recording.seed}, next episode {recording.next_episode_index}")
+
+
+def add_video(commands: Commands, common: argparse.ArgumentParser) -> None:
+    """Add the command that writes a video of an episode."""
+    video = commands.add_parser(
+        "video",
+        parents=[common],
+        help="write a video of an episode",
+        description="Have the server sample an episode and render it, and write the video, MP4 with H.264.",
+    )
+    video.add_argument("--episode", type=int, required=True, metavar="N", help="index of the episode")
+    video.add_argument("--out", type=Path, required=True, metavar="FILE.mp4", help="file to write")
+    video.add_argument("--seed", type=int, metavar="N", help="root seed (default: the sampler's own)")
+    video.add_argument("--policy-version", type=int, metavar="N", help="version that acts (default: the current one)")
+    video.add_argument("--max-episode-length", type=int, metavar="N", help="steps after which the episode is truncated")
+    video.add_argument("--deterministic", action="store_true", help="act without randomness")
+    video.add_argument("--fps", type=float, metavar="X", help="pictures per second (default: the environment's)")
+    video.add_argument(
+        "--overlay",
+        action="append",
+        choices=get_args(Overlay),
+        default=[],
+        help="line of text in the pictures; can be given more than once",
+    )
+    # A video has no progress to wait for while it is made.
+    video.set_defaults(run=_video, timeout=DEFAULT_RENDER_SECONDS)
+
+
+def _video(sampler: Sampler, options: argparse.Namespace) -> None:
+    if options.out.suffix.lower() not in ("", ".mp4"):
+        raise InvalidArgumentError.of("out", expected="a file FILE.mp4, because videos are MP4", got=options.out)
+    check_writable(options.out)
+    video = sampler.render(
+        seed=options.seed,
+        index=options.episode,
+        version=options.policy_version,
+        max_episode_length=options.max_episode_length,
+        deterministic=options.deterministic,
+        fps=options.fps,
+        overlays=options.overlay,
+        timeout=options.timeout,
+    )
+    print(
+        f"episode {video.episode_index} of seed {video.seed}, policy version {video.policy_version}: "
+        f"{video.num_frames} pictures of {video.width} x {video.height}, {video.fps:g} per second"
+    )
+    write(options.out, video.save)

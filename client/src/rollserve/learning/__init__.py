@@ -4,13 +4,25 @@ The methods of `EpisodeBatch` of the same names call them, and have their docume
 """
 
 from rollserve.learning.flattening import flat_values
-from rollserve.learning.fragments import Fragments, cut_segments, rows_of, take_segments
-from rollserve.learning.minibatches import minibatches, shuffled
-from rollserve.learning.off_policy import retrace, vtrace
-from rollserve.learning.policy_estimates import Estimate, PolicyEstimates, policy_estimates
-from rollserve.learning.returns import Advantages, advantages, discounted_returns, n_step_returns
-from rollserve.learning.running_returns import RunningReturns, return_moments_of, scaled_rewards
-from rollserve.learning.sequences import sequences
+from rollserve.learning.minibatches import (
+    Fragments,
+    cut_segments,
+    minibatches,
+    rows_of,
+    sequences,
+    shuffled,
+    take_segments,
+)
+from rollserve.learning.off_policy import Estimate, PolicyEstimates, policy_estimates, retrace, vtrace
+from rollserve.learning.returns import (
+    Advantages,
+    RunningReturns,
+    advantages,
+    discounted_returns,
+    n_step_returns,
+    return_moments_of,
+    scaled_rewards,
+)
 from rollserve.learning.transitions import Transitions, transitions
 
 __all__ = [

@@ -10,19 +10,17 @@ import numpy as np
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.learning.arguments import check_count, check_fraction, check_generator, checked_values
 from rollserve.learning.transitions import Transitions, check_discount
-from rollserve.replay.frame_layout import num_stacked_frames, same_rows
-from rollserve.replay.observation_column import ObservationColumn
-from rollserve.replay.open_segments import OpenSegments
-from rollserve.replay.sum_tree import SumTree
+from rollserve.replay.observations import ObservationColumn, num_stacked_frames, same_rows
 from rollserve_wire.columns import columns_of, leaves_of, mask_name
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ReplayBuffer"]
+__all__ = ["ReplayBuffer", "SumTree"]
 
 _MAX_PRIORITY = 1e100
+_Key = tuple[int, int, int | None]
 
 
 class ReplayBuffer:
@@ -72,7 +70,7 @@ class ReplayBuffer:
         self._terminated, self._truncated = np.zeros((2, self._capacity), np.bool_)
         # Number of the next step of the same episode; -1 where it is not in the buffer.
         self._successors = np.full(self._capacity, -1)
-        self._open = OpenSegments()
+        self._open = _OpenSegments()
 
     def __len__(self) -> int:
         """Return the number of steps in the buffer."""
@@ -304,3 +302,88 @@ def _check_like(
             dtype, shape = kinds[key]
             text = mismatch(f"{dtype} of shape {shape} for each step", f"{array.dtype} of shape {array.shape[1:]}")
             raise ValueError(f"{'/'.join(filter(None, key))}: {text}")
+
+
+class _OpenSegments:
+    """The last steps of fragments, by where their episodes go on."""
+
+    def __init__(self) -> None:
+        self._steps: dict[_Key, int] = {}
+        self._limit = 64
+
+    def add(self, batch: EpisodeBatch, steps: NDArray[np.int64], oldest: int) -> None:
+        """Remember the segments of a batch whose episodes have not ended.
+
+        Args:
+            batch: the batch.
+            steps: (N,), number of the last step of each segment.
+            oldest: number of the oldest step in the buffer; what was before it is forgotten, now or later.
+        """
+        for segment in np.flatnonzero(~(batch.terminated | batch.truncated)).tolist():
+            self._steps[_key(batch, segment, int(batch.lengths[segment]))] = int(steps[segment])
+        if len(self._steps) > self._limit:
+            self._steps = {key: step for key, step in self._steps.items() if step >= oldest}
+            self._limit = max(64, 2 * len(self._steps))
+
+    def find(self, batch: EpisodeBatch, oldest: int) -> NDArray[np.int64]:
+        """Return the number of the step before each segment, and forget it, (N,); -1 for none since the oldest one."""
+        found = np.full(len(batch), -1)
+        for segment in np.flatnonzero(batch.first_steps > 0).tolist():
+            step = self._steps.pop(_key(batch, segment, 0), -1)
+            found[segment] = step if step >= oldest else -1
+        return found
+
+
+def _key(batch: EpisodeBatch, segment: int, num_steps: int) -> _Key:
+    """Return the episode, and the step of it that is some steps after the beginning of a segment."""
+    seed = None if batch.env_seeds is None else int(batch.env_seeds[segment])
+    return int(batch.episode_indices[segment]), int(batch.first_steps[segment]) + num_steps, seed
+
+
+class SumTree:
+    """Priorities of leaves under a binary tree of their sums, changed and drawn for many leaves at once.
+
+    A node's sum is always the sum of its two children's, and never updated by differences, so that rounding errors do
+    not add up.
+    """
+
+    def __init__(self, num_leaves: int) -> None:
+        self._num_leaves = 1 << (num_leaves - 1).bit_length()
+        self._sums = np.zeros(2 * self._num_leaves)  # the root is node 1, the children of node i are 2 i and 2 i + 1
+
+    def __getitem__(self, leaves: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the priorities of leaves."""
+        return self._sums[leaves + self._num_leaves]
+
+    def __setitem__(self, leaves: NDArray[np.int64], priorities: np.ndarray | float) -> None:
+        """Set the priorities of leaves, at least 0; the last one counts for a leaf that occurs several times."""
+        nodes = leaves + self._num_leaves
+        self._sums[nodes] = priorities
+        nodes = np.unique(nodes)
+        while len(nodes) and nodes[0] > 1:
+            nodes = nodes >> 1
+            nodes = nodes[np.append(True, nodes[1:] != nodes[:-1])]
+            self._sums[nodes] = self._sums[2 * nodes] + self._sums[2 * nodes + 1]
+
+    @property
+    def total(self) -> float:
+        """Sum of all priorities."""
+        return float(self._sums[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all sums."""
+        return self._sums.nbytes
+
+    def find(self, places: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the leaf at each place, if the leaves' priorities lie one behind the other from 0 to `total`.
+
+        Leaves of priority 0 are never found while `total` is over 0, also if rounding moves a place beyond a sum.
+        """
+        nodes, rests = np.ones(len(places), np.int64), places
+        for _ in range(self._num_leaves.bit_length() - 1):
+            left, right = self._sums[2 * nodes], self._sums[2 * nodes + 1]
+            goes_right = (rests >= left) & (right > 0)
+            rests = np.where(goes_right, rests - left, rests)
+            nodes = 2 * nodes + goes_right
+        return nodes - self._num_leaves

@@ -10,18 +10,21 @@ from rollserve_server.agents.agent import (
     LeafMask,
     NoiseKind,
     PopulationAgent,
+    PythonPolicy,
     StateSpec,
 )
 from rollserve_server.agents.building import build_agent, is_quick_to_prepare, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
 from rollserve_server.agents.identity import content_hash, is_same
 from rollserve_server.agents.onnx.model import join_model
-from rollserve_server.agents.onnx.providers import check_providers
+from rollserve_server.agents.onnx.preparing import check_providers
 from rollserve_server.agents.parameters import with_kwargs, with_parameters
 from rollserve_server.agents.policies import (
+    BuiltPolicy,
+    PolicyAgents,
     check_delivered,
     check_map,
-    choices_of_agents,
+    check_value,
     lineups_of,
     load_policies,
     members_in_place,
@@ -30,35 +33,42 @@ from rollserve_server.agents.policies import (
     prepare_for_env,
     spaces_of_policies,
 )
-from rollserve_server.agents.policy_agents import BuiltPolicy, PolicyAgents
 from rollserve_server.agents.populations import build_population, check_members, check_population
-from rollserve_server.agents.python_policy import PythonPolicy
-from rollserve_server.agents.specs.heads import (
+from rollserve_server.agents.specs import (
     DEFAULT_HEAD_SETTINGS,
-    HeadKind,
-    HeadSettings,
-    LeafHead,
-    MlpHeadKind,
-    OnnxHeadKind,
-)
-from rollserve_server.agents.specs.inputs import NO_INPUTS, AgentInputs, MaskSource
-from rollserve_server.agents.specs.kinds import (
+    MEMBER_VERSION,
+    NO_INPUTS,
     SPEC_CLASSES,
+    Activation,
+    AgentInputs,
     AgentSource,
     AgentSpec,
+    ConstantSpec,
+    CoreSpec,
+    HeadKind,
+    HeadSettings,
+    HeldPolicy,
+    InstalledFactory,
+    LeafHead,
+    MaskSource,
+    MlpHeadKind,
+    MlpSpec,
+    Normalization,
+    OnnxModel,
+    OnnxSpec,
+    PickledFactory,
+    PolicySet,
     PolicySource,
     PolicySpec,
+    PythonSource,
+    PythonSpec,
+    RandomSpec,
+    Value,
     content_bytes,
     kind_of,
     parameters_bytes,
     parameters_of,
 )
-from rollserve_server.agents.specs.mlp import Activation, CoreSpec, MlpSpec, Normalization, Value
-from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
-from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
-from rollserve_server.agents.specs.policies import MEMBER_VERSION, HeldPolicy, PolicySet
-from rollserve_server.agents.specs.python import InstalledFactory, PickledFactory, PythonSource, PythonSpec
-from rollserve_server.agents.values import check_value
 
 __all__ = [
     "DEFAULT_EXPLORATION",
@@ -90,7 +100,6 @@ __all__ = [
     "MlpSpec",
     "NoiseKind",
     "Normalization",
-    "OnnxHeadKind",
     "OnnxModel",
     "OnnxSpec",
     "PickledFactory",
@@ -114,7 +123,6 @@ __all__ = [
     "check_population",
     "check_providers",
     "check_value",
-    "choices_of_agents",
     "content_bytes",
     "content_hash",
     "is_quick_to_prepare",

@@ -6,21 +6,16 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 
 from rollserve_server.agents.agent import ACTION_MASK, ActionMask, LeafMask
-from rollserve_server.agents.specs.shapes import consecutive
-from rollserve_server.envs import leaf_bounds, leaves_of_space
+from rollserve_server.agents.specs import MaskSource, consecutive
+from rollserve_server.envs import Leaf, leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from gymnasium import Space
-
-    from rollserve_server.agents.specs.inputs import MaskSource
-    from rollserve_server.envs import Leaf
 
 __all__ = [
     "action_mask_of",

@@ -1,20 +1,29 @@
-"""The base of all agents, and the columns that agents read and write."""
+"""Interfaces of agents, and the names and columns of what they read and write."""
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from rollserve_server.envs import Leaf
+
 __all__ = [
     "ACTION_MASK",
+    "FINITE",
     "FLOAT32",
     "FLOAT64",
     "LOG_PROB",
+    "NEXT_STATE",
+    "OBSERVATION",
+    "PREVIOUS_ACTION",
+    "PREVIOUS_REWARD",
+    "STATE",
     "VALUE",
     "ActionMask",
     "Agent",
@@ -23,10 +32,19 @@ __all__ = [
     "LeafMask",
     "NoiseKind",
     "PopulationAgent",
+    "PythonPolicy",
     "StateSpec",
+    "action_states",
+    "first_bad_elements",
+    "is_previous",
+    "leaf_role",
+    "reward_state",
 ]
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+
+FINITE = "a finite number"
+"""What errors say is expected of the numbers that networks and policies return."""
 
 
 class InfoSpec(NamedTuple):
@@ -53,6 +71,53 @@ class StateSpec(NamedTuple):
 
     name: str
     initial: np.ndarray
+
+
+ACTION_MASK = "action_mask"
+"""Name of the mask among the infos of a batch, among a model's inputs, and of the field of agents."""
+
+LOG_PROB = InfoSpec("log_prob", FLOAT32, ())
+
+OBSERVATION = "observation"
+"""Role of an observation, or of each of its leaves, as input of a model; see `leaf_role`."""
+
+STATE = "state/"
+"""Prefix of a recurrent state's name, as input of a model and among the infos of a batch."""
+
+NEXT_STATE = "next_state/"
+"""Prefix of a recurrent state's name, as output of a model."""
+
+
+def leaf_role(whole: str, leaf: Leaf) -> str:
+    """Return the role of a leaf: `whole` if it is its space's only leaf, else `whole/NAME`.
+
+    Args:
+        whole: role of the whole value, such as `observation`.
+        leaf: leaf of its space.
+    """
+    return f"{whole}/{leaf.name}" if leaf.name else whole
+
+
+PREVIOUS_ACTION = "previous_action"
+"""Name of the state, or of the states of all leaves, that has the action before; see `leaf_role`."""
+
+PREVIOUS_REWARD = "previous_reward"
+"""Name of the state that has the reward before, as the caller gets it from the environment."""
+
+
+def action_states(leaves: Iterable[Leaf]) -> list[StateSpec]:
+    """Return a state for each leaf of an action, zeros at an episode's start."""
+    return [StateSpec(leaf_role(PREVIOUS_ACTION, leaf), np.zeros(leaf.shape, leaf.dtype)) for leaf in leaves]
+
+
+def reward_state() -> StateSpec:
+    """Return the state that has the reward before, 0 at an episode's start."""
+    return StateSpec(PREVIOUS_REWARD, np.zeros(()))
+
+
+def is_previous(role: str) -> bool:
+    """Whether an input of this role has the action before, a leaf of it, or the reward before."""
+    return role in (PREVIOUS_ACTION, PREVIOUS_REWARD) or role.startswith(f"{PREVIOUS_ACTION}/")
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,12 +196,6 @@ class ActionMask(NamedTuple):
         """Return values, one for each leaf of the observation space, without the leaves that have the mask."""
         return [value for position, value in enumerate(values) if position not in self.hidden]
 
-
-ACTION_MASK = "action_mask"
-"""Name of the mask among the infos of a batch, among a model's inputs, and of the field of agents."""
-
-LOG_PROB = InfoSpec("log_prob", FLOAT32, ())
-VALUE = InfoSpec("value", FLOAT32, ())
 
 Decision = tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]
 """An array (M, *A) for each leaf of the action space, and an array (M, *I) for each info, by name."""
@@ -221,3 +280,63 @@ class PopulationAgent(Agent):
     @abstractmethod
     def assign(self, row: int, member: int) -> None:
         """Let a row act as a member from now on."""
+
+
+def first_bad_elements(values: np.ndarray, is_good: np.ndarray) -> Iterator[tuple[int, object]]:
+    """Yield each row of `values` (M, size) with an element that is not good, and the first such element."""
+    bad = ~is_good
+    for row in np.flatnonzero(bad.any(axis=1)).tolist():
+        yield row, values[row][bad[row]][0]
+
+
+class PythonPolicy(Protocol):
+    """A policy, made by `factory(observation_space, action_space, **kwargs)` with gymnasium's spaces.
+
+    It acts in M rows of environments at once; M differs from call to call. A row's action, infos and next states depend
+    on that row's observation, noise and states alone: on no other row, on no random numbers beside the noise, and on
+    nothing that the policy remembers from an earlier call beside the states. So a policy needs no reset, and episodes
+    can be repeated anywhere.
+
+    An optional attribute `noise_width` is K, the number of random numbers per action; without it, K is 0. An optional
+    attribute `agent_inputs` is a list of names of what the policy asks for beside the observation: `action_mask`,
+    `previous_action` and `previous_reward`. `act` then gets a mapping with them as a fourth argument.
+    """
+
+    def set_parameters(self, parameters: Mapping[str, np.ndarray]) -> None:
+        """Set the parameters; called once, before all else, with an empty mapping if there are none.
+
+        Args:
+            parameters: all parameters by name, also those that an update left unchanged. The arrays are read-only.
+
+        Raises:
+            Exception: the parameters are wrong. The client gets the text, and the agent is refused.
+        """
+        ...
+
+    def initial_states(self) -> Mapping[str, np.ndarray]:
+        """Return a row's recurrent state before an episode's first action: arrays (*S) by name; often empty."""
+        ...
+
+    # The types of observations and actions depend on the spaces, which a type checker cannot know.
+    def act(
+        self, observations: Any, noise: np.ndarray, states: Mapping[str, np.ndarray]
+    ) -> tuple[Any, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
+        """Choose an action for each row.
+
+        Args:
+            observations: (M, *O); for a Dict or Tuple space, a mapping with such an array for each leaf, by the leaf's
+                name, such as `camera` or `pose/0`.
+            noise: (M, K) float64, standard normal; all zeros in deterministic calls.
+            states: arrays (M, *S) by name, as each row's last action left them.
+
+        Returns:
+            Actions, (M, *A) or a mapping by leaf name, of the space's dtype or one that converts to it within its kind.
+            Infos by name, (M, ...), always of the same names, dtypes and shapes. States after these actions.
+
+        Raises:
+            Exception: the policy fails. The call for samples ends, and the client gets the text.
+        """
+        ...
+
+
+VALUE = InfoSpec("value", FLOAT32, ())

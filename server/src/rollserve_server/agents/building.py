@@ -5,29 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollserve_server.agents.action_masks import action_mask_of
-from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
-from rollserve_server.agents.mlp.agent import MlpAgent
-from rollserve_server.agents.mlp.checks import check_mlp
-from rollserve_server.agents.mlp.flattening import NetworkInput
-from rollserve_server.agents.mlp.head import mlp_head
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
+from rollserve_server.agents.mlp.agent import MlpAgent, NetworkInput
+from rollserve_server.agents.mlp.checks import check_mlp, mlp_head
 from rollserve_server.agents.onnx.agent import OnnxAgent
 from rollserve_server.agents.onnx.preparing import check_onnx, prepare_onnx
-from rollserve_server.agents.open_loop import build_constant, build_random
+from rollserve_server.agents.open_loop import ConstantAgent, RandomAgent
 from rollserve_server.agents.python.agent import PythonAgent, load_python
 from rollserve_server.agents.python.preparing import check_python, prepare_python
-from rollserve_server.agents.specs.kinds import content_bytes
-from rollserve_server.agents.specs.mlp import MlpSpec
-from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
-from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
-from rollserve_server.agents.specs.python import PythonSource, PythonSpec
+from rollserve_server.agents.specs import (
+    AgentSource,
+    ConstantSpec,
+    MlpSpec,
+    OnnxModel,
+    OnnxSpec,
+    PolicySource,
+    PolicySpec,
+    PythonSource,
+    PythonSpec,
+    RandomSpec,
+    content_bytes,
+)
 from rollserve_server.envs import leaves_of_space
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve_server.agents.agent import Agent
-    from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.specs.kinds import AgentSource, PolicySource, PolicySpec
     from rollserve_server.settings import AgentSettings
 
 __all__ = ["build_agent", "is_quick_to_prepare", "load_agent", "prepare_agent"]
@@ -117,9 +121,9 @@ def build_agent(
             head = mlp_head(spec, action_space, exploration, mask)
             return MlpAgent(spec, network_input, head, num_rows, mask=mask, together=together)
         case RandomSpec():
-            return build_random(action_space, mask)
+            return RandomAgent(action_space, mask)
         case ConstantSpec():
-            return build_constant(spec, action_space, num_rows, mask)
+            return ConstantAgent(spec, action_space, num_rows, mask)
         case OnnxSpec():
             return OnnxAgent(spec, action_space, num_rows, mask=mask, together=together, exploration=exploration)
         case PythonSpec():

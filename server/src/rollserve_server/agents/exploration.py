@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rollserve_server.agents.specs.kinds import kind_of
-from rollserve_server.agents.specs.mlp import MlpSpec
-from rollserve_server.agents.specs.onnx import OnnxSpec
-from rollserve_server.agents.specs.open_loop import RandomSpec
-from rollserve_server.agents.specs.policies import PolicySet
+from rollserve_server.agents.specs import (
+    AgentSpec,
+    HeadKind,
+    HeadSettings,
+    MlpSpec,
+    OnnxHeadKind,
+    OnnxSpec,
+    PolicySet,
+    RandomSpec,
+    kind_of,
+)
 from rollserve_server.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from rollserve_server.agents.specs.heads import HeadKind, HeadSettings, OnnxHeadKind
-    from rollserve_server.agents.specs.kinds import AgentSpec
 
 __all__ = ["DEFAULT_EXPLORATION", "Exploration", "check_exploration"]
 
@@ -71,7 +73,6 @@ _OWNERS = {
 }
 """Description of agents without a head, by kind."""
 
-
 _MAX_COMBINATIONS = 1 << 16
 """Largest number of ways in which episodes may differ: the least common multiple of the numbers of factors."""
 
@@ -81,6 +82,8 @@ def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
 
     Of several policies, each that may act has to explore like that.
     """
+    if exploration == DEFAULT_EXPLORATION:
+        return
     if isinstance(spec, PolicySet):
         for _, held in spec.acting:
             check_exploration(held.spec, exploration)

@@ -6,18 +6,22 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
-from rollserve_server.agents.specs.policies import PolicySet
-from rollserve_server.agents.specs.python import PythonSource, PythonSpec
+from rollserve_server.agents.specs import (
+    AgentSource,
+    AgentSpec,
+    OnnxModel,
+    OnnxSpec,
+    PolicySet,
+    PolicySource,
+    PolicySpec,
+    PythonSource,
+    PythonSpec,
+)
 
-if TYPE_CHECKING:
-    from rollserve_server.agents.specs.kinds import AgentSource, AgentSpec, PolicySource, PolicySpec
-
-__all__ = ["content_hash", "is_same", "model_digest"]
+__all__ = ["content_digest", "content_hash", "is_same"]
 
 _Part = bytes | np.ndarray
 
@@ -28,7 +32,7 @@ def is_same(spec: AgentSpec, source: AgentSource) -> bool:
         case PolicySet():
             return isinstance(spec, PolicySet) and _are_same_policies(spec, source)
         case OnnxModel():
-            return isinstance(spec, OnnxSpec) and spec.source == model_digest(source)
+            return isinstance(spec, OnnxSpec) and spec.source == content_digest(source)
         case PythonSource():
             return isinstance(spec, PythonSpec) and _are_same(
                 (spec.factory, spec.parameters, spec.inputs), (source.factory, source.parameters, source.inputs)
@@ -48,15 +52,11 @@ def content_hash(value: object) -> str:
 
     Takes seconds per gigabyte.
     """
-    return _digest(value).hex()
+    return content_digest(value).hex()
 
 
-def model_digest(model: OnnxModel) -> bytes:
-    """Return the SHA-256 digest of a model as it was sent."""
-    return _digest(model)
-
-
-def _digest(value: object) -> bytes:
+def content_digest(value: object) -> bytes:
+    """Return the SHA-256 digest of the content of a value, such as a model as it was sent."""
     digest = hashlib.sha256()
     for part in _parts(value):
         data = part if isinstance(part, bytes) else _bits(part).reshape(-1).view(np.uint8).data

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_server.agents.action_masks import choose_values, masked_actions
-from rollserve_server.agents.agent import Agent, Decision
-from rollserve_server.agents.specs.shapes import consecutive
-from rollserve_server.envs import leaf_bounds, leaves_of_space
+from rollserve_server.agents.agent import ActionMask, Agent, Decision
+from rollserve_server.agents.specs import ConstantSpec, consecutive
+from rollserve_server.envs import Leaf, leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import ActionMask
-    from rollserve_server.agents.specs.open_loop import ConstantSpec
-    from rollserve_server.envs import Leaf
-
-__all__ = ["ConstantAgent", "MaskedRandomAgent", "RandomAgent", "build_constant", "build_random"]
+__all__ = ["ConstantAgent", "RandomAgent"]
 
 
 class RandomAgent(Agent):
-    """An agent that acts at random, as `gymnasium.Space.sample` does.
+    """An agent that acts at random, as `gymnasium.Space.sample` does, with a mask or without.
 
     Bounded elements are uniform. Elements of a Box with a single bound are exponential from that bound, elements
-    without bounds are standard normal.
+    without bounds are standard normal. With a mask, elements are uniform among the legal values, by the same noise.
     """
 
-    def __init__(self, leaves: Sequence[Leaf]) -> None:
+    def __init__(self, action_space: Space[Any], mask: ActionMask | None) -> None:
+        leaves = leaves_of_space(action_space)
+        self.mask = mask
+        self.infos = () if mask is None else mask.infos
         self._leaves = [_RandomLeaf(leaf) for leaf in leaves]
+        masks = {} if mask is None else {leaf.position: leaf for leaf in mask.leaves}
+        self._masks = [masks.get(position) for position in range(len(leaves))]
         widths = [leaf.width for leaf in self._leaves]
         self.noise_width, self._parts = sum(widths), consecutive(widths)
 
@@ -43,30 +44,14 @@ class RandomAgent(Agent):
 
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Draw an action for each row."""
-        return [leaf.act(noise[:, part]) for leaf, part in zip(self._leaves, self._parts, strict=True)], {}
-
-
-class MaskedRandomAgent(RandomAgent):
-    """An agent that draws uniformly from the legal actions, as `sample(mask)` of gymnasium's spaces does.
-
-    Its noise is the same as RandomAgent's.
-    """
-
-    def __init__(self, leaves: Sequence[Leaf], mask: ActionMask) -> None:
-        """Draw actions of a space with this mask."""
-        super().__init__(leaves)
-        self.mask = self._mask = mask
-        self.infos = mask.infos
-        by_position = {leaf.position: leaf for leaf in mask.leaves}
-        self._masks = [by_position.get(position) for position in range(len(leaves))]
-
-    def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
-        """Draw a legal action for each row."""
-        legal, actions = observations[-1], []
+        actions = []
         for leaf, mask, part in zip(self._leaves, self._masks, self._parts, strict=True):
             own_noise = noise[:, part]
-            actions.append(leaf.act(own_noise) if mask is None else leaf.of(choose_values(mask, legal, own_noise)))
-        return actions, self._mask.recorded(legal)
+            if mask is None:
+                actions.append(leaf.act(own_noise))
+            else:
+                actions.append(leaf.of(choose_values(mask, observations[-1], own_noise)))
+        return actions, {} if self.mask is None else self.mask.recorded(observations[-1])
 
 
 class ConstantAgent(Agent):
@@ -74,9 +59,19 @@ class ConstantAgent(Agent):
 
     noise_width = 0
 
-    def __init__(self, action: Sequence[np.ndarray], num_rows: int, mask: ActionMask | None) -> None:
-        """Repeat the action, given as the leaves of the action space, in all rows."""
-        self._actions = [np.repeat(leaf[np.newaxis], num_rows, axis=0) for leaf in action]
+    def __init__(self, spec: ConstantSpec, action_space: Space[Any], num_rows: int, mask: ActionMask | None) -> None:
+        """Repeat the action in all rows.
+
+        Raises:
+            InvalidValueError: the action is not in the action space.
+        """
+        leaves = leaves_of_space(action_space)
+        names = [leaf.name for leaf in leaves]
+        if set(spec.action) != set(names):
+            expected, got = (f"leaves {listed(sorted(each))}" for each in (names, spec.action))
+            raise InvalidValueError.of("action", expected=expected, got=got)
+        action = [_converted(leaf, spec.action[leaf.name]) for leaf in leaves]
+        self._actions = [np.repeat(value[np.newaxis], num_rows, axis=0) for value in action]
         self.mask = mask
         self.infos = () if mask is None else mask.infos
         self._failures: Mapping[int, str] = {}
@@ -95,28 +90,6 @@ class ConstantAgent(Agent):
     def failures(self) -> Mapping[int, str]:
         """Return the rows in which the action is masked."""
         return self._failures
-
-
-def build_random(action_space: Space[Any], mask: ActionMask | None) -> RandomAgent:
-    """Build a random agent."""
-    leaves = leaves_of_space(action_space)
-    return RandomAgent(leaves) if mask is None else MaskedRandomAgent(leaves, mask)
-
-
-def build_constant(
-    spec: ConstantSpec, action_space: Space[Any], num_rows: int, mask: ActionMask | None
-) -> ConstantAgent:
-    """Build a constant agent.
-
-    Raises:
-        InvalidValueError: the action is not in the action space.
-    """
-    leaves = leaves_of_space(action_space)
-    names = [leaf.name for leaf in leaves]
-    if set(spec.action) != set(names):
-        expected, got = (f"leaves {listed(sorted(each))}" for each in (names, spec.action))
-        raise InvalidValueError.of("action", expected=expected, got=got)
-    return ConstantAgent([_converted(leaf, spec.action[leaf.name]) for leaf in leaves], num_rows, mask)
 
 
 def _converted(leaf: Leaf, value: np.ndarray) -> np.ndarray:

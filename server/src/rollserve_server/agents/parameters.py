@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.specs.kinds import kind_of
-from rollserve_server.agents.specs.mlp import MlpSpec
-from rollserve_server.agents.specs.onnx import OnnxSpec
-from rollserve_server.agents.specs.python import InstalledFactory, PythonSource, PythonSpec
-from rollserve_server.agents.specs.shapes import shapes_of
+from rollserve_server.agents.specs import (
+    InstalledFactory,
+    MlpSpec,
+    OnnxSpec,
+    PolicySpec,
+    PythonSource,
+    PythonSpec,
+    Shapes,
+    kind_of,
+    shapes_of,
+)
 from rollserve_server.errors import InvalidValueError, listed, show
 from rollserve_wire.moments import MEAN, VARIANCE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-    from rollserve_server.agents.specs.kinds import PolicySpec
-    from rollserve_server.agents.specs.shapes import Shapes
 
 __all__ = ["check_finite", "check_names", "check_parameters", "shapes_of_agent", "with_kwargs", "with_parameters"]
 

@@ -1,30 +1,45 @@
-"""Policies by name: put together from an update and from what is held, and checked against the agents' spaces."""
+"""Policies by name: put together from an update and from what is held, checked, and built for an environment's rows."""
 
 from __future__ import annotations
 
 import bisect
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rollserve_server.agents.agent import VALUE, Agent
 from rollserve_server.agents.building import load_agent, prepare_agent
-from rollserve_server.agents.specs.kinds import AgentSpec, kind_of
-from rollserve_server.agents.specs.policies import MEMBER_VERSION, HeldPolicy, Lineups, PolicySet
-from rollserve_server.errors import InvalidValueError, listed, show, within
-from rollserve_wire.policy_map import PolicyMap, PolicyRule, policies_called_like
+from rollserve_server.agents.specs import (
+    MEMBER_VERSION,
+    AgentSource,
+    AgentSpec,
+    HeldPolicy,
+    Lineups,
+    MlpSpec,
+    OnnxSpec,
+    PolicySet,
+    PolicySource,
+    PolicySpec,
+    PythonSpec,
+    kind_of,
+)
+from rollserve_server.errors import AgentFailedError, InvalidValueError, listed, show, within
+from rollserve_wire.policy_map import PolicyChoice, PolicyMap, PolicyRule, policies_called_like
 
 if TYPE_CHECKING:
+    import numpy as np
     from gymnasium import Space
 
-    from rollserve_server.agents.specs.kinds import AgentSource, PolicySource, PolicySpec
     from rollserve_server.settings import AgentSettings
-    from rollserve_wire.policy_map import PolicyChoice
 
 __all__ = [
+    "BuiltPolicy",
+    "PolicyAgents",
     "check_delivered",
     "check_map",
-    "choices_of_agents",
+    "check_value",
     "lineups_of",
     "load_policies",
     "members_in_place",
@@ -68,7 +83,7 @@ def policies_after(
         if held and held[0].policy_map != PolicyMap.by_names(list(current)):
             policy_map, hint = held[0].policy_map, "the present map stays until an update brings another one"
             with within("policy_map"):
-                choices_of_agents(policy_map, agents, hint)
+                _choices_of_agents(policy_map, agents, hint)
         else:
             called = {name for agent in agents for name in policies_called_like(agent)}
             names = dict.fromkeys(name for name in names if name in sources or name in called)
@@ -76,7 +91,7 @@ def policies_after(
             if names and agents:
                 example = {agents[0]: next(iter(names)), "*": next(reversed(names))}
                 with within("policy_map"):
-                    choices_of_agents(
+                    _choices_of_agents(
                         policy_map, agents, f"give a map from agents to policies, such as {show(example)}"
                     )
     named: dict[str, list[PolicyChoice]] = {}
@@ -137,6 +152,40 @@ def lineups_of(held: Sequence[PolicySet[PolicySpec]], policy_maps: Sequence[Poli
     return Lineups(policies, maps[0], tuple(maps[1:]))
 
 
+def _named(versions: Mapping[int, PolicySource], choices: Sequence[PolicyChoice]) -> tuple[HeldPolicy[Any], ...]:
+    """Return the versions of a policy that choices name, in the order of `PolicySet`."""
+    falling = sorted(versions, reverse=True)
+    for choice in choices:
+        with within("policy_map"):
+            _number_of(choice, {choice.policy: versions})
+    depth = 1 + max((-choice.version for choice in choices if choice.version <= 0), default=0)
+    pinned = {choice.version for choice in choices if choice.version > 0}
+    numbers = [*falling[:depth], *sorted(pinned.difference(falling[:depth]), reverse=True)]
+    return tuple(HeldPolicy(number, versions[number]) for number in numbers)
+
+
+def _number_of(choice: PolicyChoice, versions: Mapping[str, Mapping[int, object]]) -> int:
+    """Return the number of the version that a choice names: the oldest one if it counts back beyond all that are held.
+
+    Args:
+        choice: the choice.
+        versions: the held versions of each policy.
+
+    Raises:
+        InvalidValueError: the policy or the version is not held; without a field.
+    """
+    if choice.policy not in versions:
+        raise InvalidValueError.of("", expected=f"policies among {listed(versions)}", got=repr(choice.policy))
+    falling = sorted(versions[choice.policy], reverse=True)
+    back = -choice.version if choice.version <= 0 else None
+    if back is not None:
+        return falling[min(back, len(falling) - 1)]
+    if choice.version not in falling:
+        expected = f"versions of {choice.policy!r} that are held, {listed(list(map(str, falling)))}"
+        raise InvalidValueError.of("", expected=expected, got=choice.version)
+    return choice.version
+
+
 def members_in_place(current: PolicySet[PolicySpec], names: Sequence[str]) -> PolicySet[PolicySpec]:
     """Return the policies of a population's members, as if an update had made them: the newest version of each.
 
@@ -180,90 +229,6 @@ def prepare_for_env(
     return prepare_agent(agent, observation_space, action_space, settings)
 
 
-def load_policies(policies: PolicySet[PolicySpec]) -> PolicySet[PolicySpec]:
-    """Load policies on a worker, each as `load_agent` does."""
-    loaded = {
-        name: tuple(HeldPolicy(each.version, load_agent(each.spec)) for each in held)
-        for name, held in policies.policies.items()
-    }
-    return dataclasses.replace(policies, policies=loaded)
-
-
-def policy_versions(agent: AgentSpec) -> dict[str, int]:
-    """Return the current version of each policy by name; nothing for a single agent."""
-    if not isinstance(agent, PolicySet):
-        return {}
-    return {name: held[0].version for name, held in agent.policies.items()}
-
-
-def check_delivered(agent: AgentSpec, names: Sequence[str]) -> None:
-    """Raise InvalidValueError, without a field, if policies shall be delivered that an agent does not have."""
-    if names and not isinstance(agent, PolicySet):
-        raise InvalidValueError.of("", expected="none for a single agent", got=listed(names))
-    known = policy_versions(agent)
-    for name in names:
-        if name not in known:
-            raise InvalidValueError.of("", expected=f"policies among {listed(known)}", got=repr(name))
-
-
-def check_map(policy_map: PolicyMap, agents: Sequence[str]) -> None:
-    """Check a map that a request brings against the names of the possible agents; none are those of one agent.
-
-    Raises:
-        InvalidValueError: a rule is for none of the agents, or an agent has no rule; the field is within `rules`.
-    """
-    ordered = sorted(agents)
-    known = {*agents, *range(len(agents))}
-    for position, rule in enumerate(policy_map.rules if agents else ()):
-        if rule.is_prefix:
-            place = bisect.bisect_left(ordered, str(rule.agents))
-            matches = ordered[place : place + 1] and ordered[place].startswith(str(rule.agents))
-        else:
-            matches = rule.agents in known
-        if not matches:
-            expected = f"a rule for some of the agents {listed(agents)}"
-            got = f"one for position {rule}" if isinstance(rule.agents, int) else f"one for {str(rule)!r}"
-            raise InvalidValueError.of(f"rules[{position}]", expected=expected, got=got)
-    choices_of_agents(policy_map, agents)
-
-
-def spaces_of_policies(policies: PolicySet[PolicySpec], agents: Sequence[str], space: Any) -> dict[str, Space[Any]]:
-    """Return the space of each policy that acts for an agent, given the Dict space of all agents."""
-    found: dict[str, Space[Any]] = {}
-    for policy_map in policies.policy_maps:
-        for agent, rule in zip(agents, choices_of_agents(policy_map, agents), strict=True):
-            for choice in policy_map.rules[rule].choices:
-                found.setdefault(choice.policy, space[agent])
-    return found
-
-
-def choices_of_agents(policy_map: PolicyMap, agents: Sequence[str], hint: str = "") -> list[int]:
-    """Return the position of the rule of each agent.
-
-    Raises:
-        InvalidValueError: an agent has no rule; the field is `rules`, and the text ends with the hint.
-    """
-    found = []
-    for agent, rule in zip(agents, policy_map.rules_of(agents), strict=True):
-        if rule is None:
-            expected = f"a rule for each of the agents {listed(agents)}"
-            raise InvalidValueError.of("rules", expected=expected, got=f"none for {agent!r}", hint=hint)
-        found.append(rule)
-    return found
-
-
-def _named(versions: Mapping[int, PolicySource], choices: Sequence[PolicyChoice]) -> tuple[HeldPolicy[Any], ...]:
-    """Return the versions of a policy that choices name, in the order of `PolicySet`."""
-    falling = sorted(versions, reverse=True)
-    for choice in choices:
-        with within("policy_map"):
-            _number_of(choice, {choice.policy: versions})
-    depth = 1 + max((-choice.version for choice in choices if choice.version <= 0), default=0)
-    pinned = {choice.version for choice in choices if choice.version > 0}
-    numbers = [*falling[:depth], *sorted(pinned.difference(falling[:depth]), reverse=True)]
-    return tuple(HeldPolicy(number, versions[number]) for number in numbers)
-
-
 def _prepare_policies(
     policies: PolicySet[PolicySource],
     observation_space: Any,
@@ -276,7 +241,7 @@ def _prepare_policies(
     acts_for: dict[str, dict[str, None]] = {}
     for position, policy_map in enumerate(policies.policy_maps):
         with within(f"policy_maps[{position}]" if has_lineups else "policy_map"):
-            rules = choices_of_agents(policy_map, agents)
+            rules = _choices_of_agents(policy_map, agents)
         for agent, rule in zip(agents, rules, strict=True):
             for choice in policy_map.rules[rule].choices:
                 acts_for.setdefault(choice.policy, {})[agent] = None
@@ -303,23 +268,214 @@ def _prepare_policies(
     return dataclasses.replace(policies, policies=prepared)  # type: ignore[return-value]  # accepted ones now
 
 
-def _number_of(choice: PolicyChoice, versions: Mapping[str, Mapping[int, object]]) -> int:
-    """Return the number of the version that a choice names: the oldest one if it counts back beyond all that are held.
+def load_policies(policies: PolicySet[PolicySpec]) -> PolicySet[PolicySpec]:
+    """Load policies on a worker, each as `load_agent` does."""
+    loaded = {
+        name: tuple(HeldPolicy(each.version, load_agent(each.spec)) for each in held)
+        for name, held in policies.policies.items()
+    }
+    return dataclasses.replace(policies, policies=loaded)
+
+
+def policy_versions(agent: AgentSpec) -> dict[str, int]:
+    """Return the current version of each policy by name; nothing for a single agent."""
+    if not isinstance(agent, PolicySet):
+        return {}
+    return {name: held[0].version for name, held in agent.policies.items()}
+
+
+def check_delivered(agent: AgentSpec, names: Sequence[str]) -> None:
+    """Raise InvalidValueError, without a field, if policies shall be delivered that an agent does not have."""
+    if names and not isinstance(agent, PolicySet):
+        raise InvalidValueError.of("", expected="none for a single agent", got=listed(names))
+    known = policy_versions(agent)
+    for name in names:
+        if name not in known:
+            raise InvalidValueError.of("", expected=f"policies among {listed(known)}", got=repr(name))
+
+
+def check_value(spec: AgentSpec, policies: Sequence[str] = ()) -> None:
+    """Raise InvalidValueError, without a field, if the agent has no value after a segment.
+
+    It needs a float `value` among its infos. Of policies by name, each that acts and is delivered needs one.
 
     Args:
-        choice: the choice.
-        versions: the held versions of each policy.
+        spec: the agent.
+        policies: names of the policies that are delivered; empty for all.
+    """
+    if isinstance(spec, PolicySet):
+        for name, held in spec.acting:
+            if name in (policies or spec.policies):
+                _check_value(held.spec, f" as policy {name!r}")
+    else:
+        _check_value(spec, "")
+
+
+def _check_value(spec: PolicySpec, role: str) -> None:
+    match spec:
+        case MlpSpec():
+            has_value = spec.value is not None
+        case OnnxSpec():
+            has_value = VALUE.name in spec.outputs
+        case PythonSpec():
+            infos = (info for info in spec.form.infos if info.name == VALUE.name)
+            has_value = any(info.dtype.kind == "f" and not info.shape for info in infos)
+        case _:
+            has_value = False
+    if not has_value:
+        expected = "false for an agent without a number `value` among its infos"
+        raise InvalidValueError.of("", expected=expected, got=f"true for an agent of kind {kind_of(spec)}{role}")
+
+
+def check_map(policy_map: PolicyMap, agents: Sequence[str]) -> None:
+    """Check a map that a request brings against the names of the possible agents; none are those of one agent.
 
     Raises:
-        InvalidValueError: the policy or the version is not held; without a field.
+        InvalidValueError: a rule is for none of the agents, or an agent has no rule; the field is within `rules`.
     """
-    if choice.policy not in versions:
-        raise InvalidValueError.of("", expected=f"policies among {listed(versions)}", got=repr(choice.policy))
-    falling = sorted(versions[choice.policy], reverse=True)
-    back = -choice.version if choice.version <= 0 else None
-    if back is not None:
-        return falling[min(back, len(falling) - 1)]
-    if choice.version not in falling:
-        expected = f"versions of {choice.policy!r} that are held, {listed(list(map(str, falling)))}"
-        raise InvalidValueError.of("", expected=expected, got=choice.version)
-    return choice.version
+    ordered = sorted(agents)
+    known = {*agents, *range(len(agents))}
+    for position, rule in enumerate(policy_map.rules if agents else ()):
+        if rule.is_prefix:
+            place = bisect.bisect_left(ordered, str(rule.agents))
+            matches = ordered[place : place + 1] and ordered[place].startswith(str(rule.agents))
+        else:
+            matches = rule.agents in known
+        if not matches:
+            expected = f"a rule for some of the agents {listed(agents)}"
+            got = f"one for position {rule}" if isinstance(rule.agents, int) else f"one for {str(rule)!r}"
+            raise InvalidValueError.of(f"rules[{position}]", expected=expected, got=got)
+    _choices_of_agents(policy_map, agents)
+
+
+def _choices_of_agents(policy_map: PolicyMap, agents: Sequence[str], hint: str = "") -> list[int]:
+    """Return the position of the rule of each agent.
+
+    Raises:
+        InvalidValueError: an agent has no rule; the field is `rules`, and the text ends with the hint.
+    """
+    found = []
+    for agent, rule in zip(agents, policy_map.rules_of(agents), strict=True):
+        if rule is None:
+            expected = f"a rule for each of the agents {listed(agents)}"
+            raise InvalidValueError.of("rules", expected=expected, got=f"none for {agent!r}", hint=hint)
+        found.append(rule)
+    return found
+
+
+def spaces_of_policies(policies: PolicySet[PolicySpec], agents: Sequence[str], space: Any) -> dict[str, Space[Any]]:
+    """Return the space of each policy that acts for an agent, given the Dict space of all agents."""
+    found: dict[str, Space[Any]] = {}
+    for policy_map in policies.policy_maps:
+        for agent, rule in zip(agents, _choices_of_agents(policy_map, agents), strict=True):
+            for choice in policy_map.rules[rule].choices:
+                found.setdefault(choice.policy, space[agent])
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltPolicy:
+    """A version of a policy.
+
+    Attributes:
+        name: name of the policy.
+        version: number of the version; 0 for the members of a population.
+        agents: positions of the agents that it may act for, rising.
+        num_places: K, the number of agents of all rows that it can act for at once.
+        row_places: number of these agents in each row.
+        agent: what acts, built for K rows.
+    """
+
+    name: str
+    version: int
+    agents: tuple[int, ...]
+    num_places: int
+    row_places: int
+    agent: Agent
+
+    def describe(self, error: AgentFailedError, agent: str) -> str:
+        """Return the text of an error of the policy, with the agent for which it acted."""
+        version = f", version {self.version}" if self.version else ""
+        return f"policy {self.name!r}{version}, for agent {agent!r}: {error.message}"
+
+
+class PolicyAgents:
+    """Versions of policies that may act in an environment, and which of them acts for which agent of an episode.
+
+    Attributes:
+        agents: names of the environment's possible agents.
+        policies: the versions of policies.
+        num_numbers: number of random numbers that `choose` takes for an episode, at most.
+    """
+
+    def __init__(
+        self,
+        policy_set: PolicySet[PolicySpec],
+        agents: Sequence[str],
+        max_acting: int,
+        num_rows: int,
+        build: Callable[[str, HeldPolicy[PolicySpec], int, int], Agent],
+    ) -> None:
+        """Build the policies.
+
+        Args:
+            policy_set: the policies, which have been checked to fit the agents.
+            agents: names of the environment's possible agents.
+            max_acting: largest number of agents that act at once in a row.
+            num_rows: number of rows.
+            build: returns an agent for a policy, given its name and version, the position of an agent with its spaces,
+                and the number of places.
+        """
+        self.agents = tuple(agents)
+        self.num_numbers = max(len(policy_map.rules) for policy_map in policy_set.policy_maps)
+        held: dict[int, HeldPolicy[PolicySpec]] = {}
+        names: dict[int, str] = {}
+        acts_for: dict[int, dict[int, None]] = {}
+        for policy_map in policy_set.policy_maps:
+            for agent, rule in enumerate(_choices_of_agents(policy_map, agents)):
+                for choice in policy_map.rules[rule].acting_choices:
+                    found = policy_set.find(choice)
+                    held[id(found)], names[id(found)] = found, choice.policy
+                    acts_for.setdefault(id(found), {})[agent] = None
+        self.policies: list[BuiltPolicy] = []
+        for identity, each in held.items():
+            its = tuple(sorted(acts_for[identity]))
+            row_places = min(len(its), max_acting)
+            num_places = num_rows * row_places
+            built = build(names[identity], each, its[0], num_places)
+            version = 0 if each.version == MEMBER_VERSION else each.version
+            self.policies.append(BuiltPolicy(names[identity], version, its, num_places, row_places, built))
+        positions = {identity: position for position, identity in enumerate(held)}
+        self._lineups = [
+            _Lineup(policy_map, agents, lambda choice: positions[id(policy_set.find(choice))])
+            for policy_map in policy_set.policy_maps
+        ]
+
+    @property
+    def names(self) -> list[tuple[str, int]]:
+        """Name and version of each of the policies."""
+        return [(policy.name, policy.version) for policy in self.policies]
+
+    def choose(self, index: int, numbers: np.ndarray) -> list[int]:
+        """Return the position of the policy of each agent in an episode.
+
+        Args:
+            index: index of the episode.
+            numbers: (num_numbers,), random numbers of the episode from 0 up to 1.
+        """
+        return self._lineups[index % len(self._lineups)].choose(numbers)
+
+
+class _Lineup:
+    """A map, with the position of the policy behind each of its choices."""
+
+    def __init__(self, policy_map: PolicyMap, agents: Sequence[str], find: Callable[[PolicyChoice], int]) -> None:
+        self._rules = _choices_of_agents(policy_map, agents)
+        # The rules that have agents.
+        self._used = {rule: policy_map.rules[rule] for rule in self._rules}
+        self._positions = {choice: find(choice) for rule in self._used.values() for choice in rule.acting_choices}
+
+    def choose(self, numbers: np.ndarray) -> list[int]:
+        """Return the position of the policy of each agent, given a random number for each rule."""
+        chosen = {rule: self._positions[its.choose(float(numbers[rule]))] for rule, its in self._used.items()}
+        return [chosen[rule] for rule in self._rules]

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollserve_server.agents.agent import Agent, Decision, PopulationAgent
 from rollserve_server.agents.building import build_agent
-from rollserve_server.agents.mlp.flattening import NetworkInput
-from rollserve_server.agents.mlp.head import mlp_head
-from rollserve_server.agents.mlp.normalization import check_variance
-from rollserve_server.agents.mlp.stacked import StackedMlpAgent
+from rollserve_server.agents.mlp.agent import NetworkInput, StackedMlpAgent, check_variance
+from rollserve_server.agents.mlp.checks import mlp_head
 from rollserve_server.agents.parameters import check_names, check_parameters, shapes_of_agent, with_parameters
-from rollserve_server.agents.specs.kinds import parameters_bytes, parameters_of
-from rollserve_server.agents.specs.mlp import MlpSpec
+from rollserve_server.agents.specs import MlpSpec, PolicySpec, parameters_bytes, parameters_of
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed, within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     from gymnasium import Space
 
     from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.specs.kinds import PolicySpec
 
 __all__ = ["build_population", "check_members", "check_population"]
 

@@ -12,7 +12,7 @@ from rollserve_wire.environments import EnvSpec, Reproducibility, Vectorization,
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
-    from rollserve_server.check_env.verdict import Finding, Verdict
+    from rollserve_server.check_env.checking import Finding, Verdict
 
 __all__ = ["check_env_command"]
 

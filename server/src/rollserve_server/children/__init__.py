@@ -1,7 +1,6 @@
 """Child processes of the server and its workers: their variables, and their end with whom they work for."""
 
 from rollserve_server.children.launcher import live_by
-from rollserve_server.children.lifeline import Lifeline, launching
-from rollserve_server.children.variables import variables_for_code, variables_for_models
+from rollserve_server.children.lifeline import Lifeline, launching, variables_for_code, variables_for_models
 
 __all__ = ["Lifeline", "launching", "live_by", "variables_for_code", "variables_for_models"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from rollserve_server.testing.wrapped_rpcs import WrappedRpcs
+from rollserve_server.testing.faults import WrappedRpcs
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["Recorder"]

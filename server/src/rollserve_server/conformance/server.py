@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollserve_server.authority import Authority
 from rollserve_server.identity import Token, TokenFile
-from rollserve_server.init_tls import Authority
 from rollserve_server.local import local_server
 from rollserve_server.testing import FaultyServer
 

@@ -3,38 +3,38 @@
 from rollserve_server.envs.callbacks import Callback, CallbackSteps
 from rollserve_server.envs.determinism import Difference, Trace, Traces, agree, differences
 from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leaves_of_space
-from rollserve_server.envs.many.making import find_turn_env
+from rollserve_server.envs.many.making import find_turn_env, find_turn_wrapper
 from rollserve_server.envs.many.many_envs import ManyEnvs
 from rollserve_server.envs.many.turns import Turn
-from rollserve_server.envs.many.wrappers import find_turn_wrapper
-from rollserve_server.envs.native.single_rows import why_not_single
-from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
-from rollserve_server.envs.permissions import check_allowed, check_method_allowed
+from rollserve_server.envs.permissions import (
+    check_allowed,
+    check_arguments,
+    check_method_allowed,
+    check_paths,
+    paths_in,
+)
+from rollserve_server.envs.plain_spaces import box_of, check_space_sizes, pickle_uniform_boxes, plain_space
 from rollserve_server.envs.probing.memory import (
     check_sampler_observations_fit,
     observation_bytes,
     worker_observation_bytes,
 )
 from rollserve_server.envs.probing.method_calls import MethodCall
-from rollserve_server.envs.probing.overlays import Overlay
 from rollserve_server.envs.probing.probe import Probed, probe
-from rollserve_server.envs.probing.rendering import MAX_FPS, MIN_FPS, Rendering, VideoForm
+from rollserve_server.envs.probing.rendering import MAX_FPS, MIN_FPS, Overlay, Rendering, VideoForm
 from rollserve_server.envs.probing.run import run_method_call, run_probe, run_rendering
 from rollserve_server.envs.profiles import (
     ProfileDescription,
     ProfileEnv,
     Profiles,
     check_not_free,
-    is_profile,
     requested,
 )
 from rollserve_server.envs.registry import find_env, find_wrapper, module_of
+from rollserve_server.envs.row_envs import RowEnvs
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, identity_of, specs_of_rows
-from rollserve_server.envs.rows.row_envs import RowEnvs
-from rollserve_server.envs.rows.vector_envs import VectorEnvs
-from rollserve_server.envs.space_sizes import check_space_sizes
-from rollserve_server.envs.uniform_boxes import box_of, pickle_uniform_boxes, plain_space
-from rollserve_server.envs.vectorization import episodes_per_row, make_rows, with_envpool
+from rollserve_server.envs.vector_envs import VectorEnvs
+from rollserve_server.envs.vectorization import episodes_per_row, make_rows, why_not_single, with_envpool
 
 __all__ = [
     "MAX_FPS",
@@ -76,7 +76,6 @@ __all__ = [
     "find_turn_wrapper",
     "find_wrapper",
     "identity_of",
-    "is_profile",
     "leaf_bounds",
     "leaves_of_space",
     "make_rows",

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rollserve_server.envs.leaves import Leaf
 
 __all__ = [
-    "INFO",
     "AddedInfo",
     "Callback",
     "CallbackError",
@@ -32,7 +31,7 @@ __all__ = [
     "with_added",
 ]
 
-INFO = "callbacks"
+_INFO = "callbacks"
 """Name of the info that has what callbacks add: `callbacks/CALLBACK/NAME`."""
 
 _GROUP = "rollserve.callbacks"
@@ -239,9 +238,9 @@ def columns_of_infos(added: Sequence[AddedInfo], rows: NDArray[np.bool_]) -> dic
 
 def with_added(infos: Mapping[Any, Any], added: Mapping[str, Any]) -> dict[Any, Any]:
     """Return an environment's infos with those of callbacks; raise CallbackError if it has one of that name."""
-    if INFO in infos:
-        raise CallbackError(f"the environment has an info {INFO!r} of its own, where callbacks add theirs")
-    return {**infos, INFO: added}
+    if _INFO in infos:
+        raise CallbackError(f"the environment has an info {_INFO!r} of its own, where callbacks add theirs")
+    return {**infos, _INFO: added}
 
 
 @functools.cache

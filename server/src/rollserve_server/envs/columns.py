@@ -1,4 +1,4 @@
-"""Values of spaces stored in columns, one for each leaf, and read from them."""
+"""Values of spaces in columns, one for each leaf: stored, read, and checked against the space."""
 
 from __future__ import annotations
 
@@ -6,35 +6,29 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 
-from rollserve_server.envs.outcomes import ReturnedError
-from rollserve_server.envs.texts import encode_text
-from rollserve_server.errors import listed, show
+from rollserve_server.envs.leaves import Leaf, decode_texts, encode_text, value_range
+from rollserve_server.envs.outcomes import ReturnedError, form_of
+from rollserve_server.errors import show
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from gymnasium import Space
-
-    from rollserve_server.envs.leaves import Leaf
+    from numpy.typing import ArrayLike
 
 __all__ = [
     "assemble_rows",
     "batch_of_leaves",
+    "check_observations",
     "check_precision",
+    "check_rewards",
     "leaves_of_batch",
-    "of_reset",
     "store_observation",
+    "unfit_rewards",
+    "unfit_rows",
 ]
-
-
-def of_reset(result: Any) -> tuple[Any, Any]:
-    """Return the observation and the infos of a reset; raise ReturnedError for something else."""
-    if isinstance(result, tuple | list) and len(result) == 2:
-        return result[0], result[1]
-    raise ReturnedError(mismatch("an observation and infos, in a tuple", _form_of(result)))
 
 
 def store_observation(observation: Any, leaves: Sequence[Leaf], columns: Sequence[np.ndarray], row: int) -> None:
@@ -63,7 +57,7 @@ def check_precision(observation: Any, leaves: Sequence[Leaf]) -> None:
         dtype = getattr(part, "dtype", None)  # Python's numbers have none
         if dtype is not None and dtype.kind == leaf.dtype.kind == "f" and dtype.itemsize > leaf.dtype.itemsize:
             hint = "the environment has to convert it, or to announce that dtype"
-            raise _unfit(leaf, leaf.shape, _form_of(part), hint)
+            raise _unfit(leaf, leaf.shape, form_of(part), hint)
 
 
 def assemble_rows(space: Space[Any], columns: Iterator[np.ndarray], num_rows: int) -> list[Any]:
@@ -109,6 +103,58 @@ def batch_of_leaves(space: Space[Any], columns: Iterator[np.ndarray]) -> Any:
     return next(columns)
 
 
+def unfit_rows(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequence[int]) -> Mapping[int, str]:
+    """Return what is wrong with observations that are not in their space, by row.
+
+    Args:
+        leaves: leaves of the space.
+        columns: an array (M, *O) for each leaf.
+        rows: indices of the rows to check.
+    """
+    found: dict[int, str] = {}
+    for leaf, column in zip(leaves, columns, strict=True):
+        if isinstance(leaf.space, spaces.Text):
+            for row, text in zip(rows, decode_texts(column[list(rows)]), strict=True):
+                if not leaf.space.contains(text):
+                    path = f"observation {leaf.name!r}" if leaf.name else "observation"
+                    found.setdefault(row, f"{path}: {mismatch(f'a text of {leaf.space}', show(text))}")
+            continue
+        low, high = value_range(leaf)
+        values = column[list(rows)]
+        fits = (values >= low) & (values <= high)  # False for NaN
+        if fits.all():
+            continue
+        for position in np.flatnonzero(~fits.reshape(len(rows), -1).all(axis=1)).tolist():
+            place = tuple(map(int, np.argwhere(~fits[position])[0]))
+            expected = "a number from {} to {}".format(
+                *(np.broadcast_to(end, leaf.shape)[place] for end in (low, high))
+            )
+            path = f"observation{f' {leaf.name!r}' if leaf.name else ''}{list(place) if place else ''}"
+            found.setdefault(rows[position], f"{path}: {mismatch(expected, values[position][place])}")
+    return found
+
+
+def check_observations(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequence[int]) -> None:
+    """Raise ReturnedError if the observation of a row is not in its space; takes the arguments of `unfit_rows`."""
+    for text in unfit_rows(leaves, columns, rows).values():
+        raise ReturnedError(text)
+
+
+def unfit_rewards(rewards: ArrayLike, rows: Sequence[int]) -> Mapping[int, str]:
+    """Return what is wrong with rewards (M,) that are not finite, by row; takes the indices of the rows to check."""
+    values = np.asarray(rewards)[list(rows)]
+    return {
+        rows[place]: f"reward: {mismatch('a finite number', values[place])}"
+        for place in np.flatnonzero(~np.isfinite(values)).tolist()
+    }
+
+
+def check_rewards(rewards: ArrayLike, rows: Sequence[int]) -> None:
+    """Raise ReturnedError if the reward of a row is not finite; takes the arguments of `unfit_rewards`."""
+    for text in unfit_rewards(rewards, rows).values():
+        raise ReturnedError(text)
+
+
 def _part(observation: Any, leaf: Leaf, shape: tuple[int, ...]) -> Any:
     """Return the part of an observation, or of a batch, that belongs to a leaf; raise ReturnedError without one."""
     part = observation
@@ -116,7 +162,7 @@ def _part(observation: Any, leaf: Leaf, shape: tuple[int, ...]) -> Any:
         for step in leaf.path:
             part = part[step]
     except (LookupError, TypeError):
-        raise _unfit(leaf, shape, f"none in {_form_of(part)}") from None
+        raise _unfit(leaf, shape, f"none in {form_of(part)}") from None
     return part
 
 
@@ -130,11 +176,11 @@ def _cast(value: Any, leaf: Leaf, shape: tuple[int, ...]) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError:  # sequences of several lengths
-        raise _unfit(leaf, shape, _form_of(value)) from None
+        raise _unfit(leaf, shape, form_of(value)) from None
     integral = array.dtype.kind in "iu" and leaf.dtype.kind in "iu"
     fits = integral or np.can_cast(array.dtype, leaf.dtype, "same_kind")
     if array.shape != shape or not fits:
-        raise _unfit(leaf, shape, _form_of(value if array.dtype.hasobject else array))
+        raise _unfit(leaf, shape, form_of(value if array.dtype.hasobject else array))
     if array.dtype == leaf.dtype:
         return array
     cast = array.astype(leaf.dtype)
@@ -150,14 +196,3 @@ def _unfit(leaf: Leaf, shape: tuple[int, ...], got: str, hint: str = "") -> Retu
 
 def _named(leaf: Leaf) -> str:
     return f"observation {leaf.name!r}" if leaf.name else "observation"
-
-
-def _form_of(value: Any) -> str:
-    """Return what an environment returned, without its numbers."""
-    if isinstance(value, np.ndarray | np.generic):
-        return f"{value.dtype} of shape {value.shape}"
-    if isinstance(value, dict):
-        return f"a dict with {listed(value)}"
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return "None" if value is None else f"a value of type {show(type(value), lambda kind: kind.__name__)}"

@@ -19,12 +19,10 @@ import numpy as np
 from rollserve_server.activity import current_activity
 from rollserve_server.envs.legal_actions import legal_action, random_value
 from rollserve_server.envs.row_specs import identity_of
-from rollserve_wire.environments import Reproducibility
+from rollserve_wire.environments import EnvSpec, Reproducibility
 
 if TYPE_CHECKING:
     import gymnasium
-
-    from rollserve_wire.environments import EnvSpec
 
 __all__ = [
     "QUICK_SECONDS",

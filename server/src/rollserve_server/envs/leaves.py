@@ -1,4 +1,4 @@
-"""Spaces as flat lists of named leaves."""
+"""Spaces as flat lists of named leaves; texts as arrays of one shape."""
 
 from __future__ import annotations
 
@@ -7,21 +7,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import Space
 from gymnasium import spaces as gym_spaces
 
-from rollserve_server.envs.texts import CODE_POINT, MAX_CODE_POINT, encode_text, why_no_array
 from rollserve_server.errors import InvalidValueError, show
 from rollserve_wire import spaces
+from rollserve_wire.errors import mismatch
 from rollserve_wire.tensors import dtype_to_proto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gymnasium import Space
     from numpy.typing import NDArray
 
-__all__ = ["Leaf", "any_value", "describe_space", "leaf_bounds", "leaves_of_space", "value_range"]
+__all__ = [
+    "Leaf",
+    "any_value",
+    "decode_texts",
+    "describe_space",
+    "encode_text",
+    "leaf_bounds",
+    "leaves_of_space",
+    "value_range",
+]
 
+_CODE_POINT = np.dtype(np.uint32)
 
 _VARYING = (gym_spaces.Text, gym_spaces.Sequence, gym_spaces.Graph, gym_spaces.OneOf)
 """Spaces whose values differ in size or kind."""
@@ -124,7 +134,7 @@ def value_range(leaf: Leaf) -> tuple[Any, Any]:
         case gym_spaces.MultiDiscrete():
             return space.start, space.start + space.nvec - 1
         case gym_spaces.Text():
-            return 0, MAX_CODE_POINT
+            return 0, _MAX_CODE_POINT
         case _:
             return 0, 1
 
@@ -161,10 +171,10 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...], values: str, texts: 
                 raise InvalidValueError.of("id", expected=expected, got=f"{_at(values, path)} of shape {space.shape}")
             yield Leaf(_name(path), path, space, space.shape or (), dtype)
         case gym_spaces.Text() if texts:
-            if reason := why_no_array(space):
+            if reason := _why_no_array(space):
                 expected = "an environment whose texts have at least one character, and no '\\0'"
                 raise InvalidValueError.of("id", expected=expected, got=f"{_at(values, path)} with {reason} in a Text")
-            yield Leaf(_name(path), path, space, (space.max_length,), CODE_POINT)
+            yield Leaf(_name(path), path, space, (space.max_length,), _CODE_POINT)
         case _:
             raise _unsupported(space, path, values, texts=texts)
 
@@ -193,3 +203,36 @@ def _unsupported(space: object, path: tuple[str | int, ...], values: str, *, tex
         else ""
     )
     return InvalidValueError.of("id", expected=expected, got=got, hint=hint)
+
+
+_MAX_CODE_POINT = 0x10FFFF
+
+
+def _why_no_array(space: gym_spaces.Text) -> str:
+    """Return why the texts of a space are no arrays of one shape; empty if they are."""
+    if space.max_length < 1:
+        return "no character"
+    return "the character '\\0', which ends texts," if "\0" in space.character_set else ""
+
+
+def encode_text(value: Any, space: gym_spaces.Text) -> np.ndarray:
+    """Return a text as Unicode code points with zeros after the last one, (max_length,), as numpy stores it.
+
+    Characters outside the space pass.
+
+    Raises:
+        ValueError: the value is no text, is longer than the space's texts, or has a zero among its characters.
+    """
+    if not isinstance(value, str):
+        raise ValueError(mismatch("a text", type(value).__name__))
+    if len(value) > space.max_length:
+        raise ValueError(mismatch(f"at most {space.max_length} characters", len(value)))
+    if "\0" in value:
+        raise ValueError(mismatch("a text without '\\0'", f"one at position {value.index(chr(0))}"))
+    return np.array([value], f"U{space.max_length}").view(_CODE_POINT)
+
+
+def decode_texts(column: np.ndarray) -> list[str]:
+    """Return the text of each row, given the code points (M, max_length)."""
+    texts: list[str] = np.ascontiguousarray(column).view(f"U{column.shape[1]}")[:, 0].tolist()
+    return texts

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 
 from rollserve_server.envs.leaves import any_value, leaves_of_space
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gymnasium import Space
 
 __all__ = ["legal_action", "legal_columns", "random_value"]
 
@@ -56,9 +51,9 @@ def legal_columns(
         infos: columns of the infos by name.
     """
     chosen = []
-    for (leaf, path), column in zip(_leaves(space, ()), columns, strict=True):
-        mask = _mask(leaf, path, (infos, observations), len(column))
-        chosen.append(column if mask is None else _moved(leaf, column, mask))
+    for leaf, column in zip(leaves_of_space(space), columns, strict=True):
+        mask = _mask(leaf.space, leaf.path, (infos, observations), len(column))
+        chosen.append(column if mask is None else _moved(leaf.space, column, mask))
     return chosen
 
 
@@ -70,16 +65,6 @@ def _legal_part(space: Any, path: _Path, value: Any, shown: Sequence[Any]) -> An
         return tuple(_legal_part(part, (*path, key), value[key], shown) for key, part in enumerate(space.spaces))
     mask = _mask(space, path, shown, 1)
     return value if mask is None else _moved(space, np.asarray(value)[np.newaxis], mask)[0]
-
-
-def _leaves(space: Any, path: _Path) -> Iterator[tuple[Space[Any], _Path]]:
-    """Yield the leaves of a space and the paths that lead to them, in the order of their columns."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        for key, part in parts:
-            yield from _leaves(part, (*path, key))
-    else:
-        yield space, path
 
 
 def _mask(leaf: Any, path: _Path, shown: Sequence[Any], num_rows: int) -> np.ndarray | None:

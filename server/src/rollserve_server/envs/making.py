@@ -1,12 +1,17 @@
-"""Single environments: made with their wrappers and task, and closed."""
+"""Single environments: made with their wrappers and task, and closed; errors about arguments that they refuse."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import functools
+import importlib
 import inspect
+import os
 import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -15,22 +20,31 @@ from gymnasium.envs.registration import load_env_creator
 
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.atari import hasten_resets
-from rollserve_server.envs.refusals import call_with_arguments, refused_by
 from rollserve_server.envs.registry import find_env, find_wrapper
-from rollserve_server.errors import InvalidValueError, show, within
-from rollserve_wire.environments import EnvSpec, Wrapper
+from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show, within
+from rollserve_wire.environments import EnvSpec, Task, Wrapper
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from gymnasium.vector import VectorEnv
 
-    from rollserve_wire.environments import Task
+__all__ = [
+    "call_with_arguments",
+    "close_env",
+    "drawing_hint",
+    "find_method",
+    "make_env",
+    "python_arguments",
+    "refused_by",
+    "set_task",
+]
 
 _LISTS = frozenset({"list", "sequence"})
 
-__all__ = ["close_env", "find_method", "make_env", "python_arguments", "set_task"]
+_MUJOCO_GL = "MUJOCO_GL"
+"""Variable that says by which library MuJoCo draws; the library is imported with MuJoCo."""
+
+_DRAWING = "gymnasium.envs.mujoco.mujoco_rendering"
 
 
 def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
@@ -88,27 +102,25 @@ def find_method(env: gymnasium.Env[Any, Any], name: str, field: str) -> Callable
 
 def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     named = find_env(spec.id)
-    arguments: dict[str, Any] = dict(spec.kwargs)
     make: Callable[..., Any]
+    code: Any
     if isinstance(named, str):
-        registered = gymnasium.spec(named)
-        arguments = call_with_arguments(
-            spec, lambda: python_arguments(registered.entry_point, arguments, registered.kwargs)
-        )
         # Bind the id here: as an argument of the request it could name a module that is not allowed.
-        make = functools.partial(gymnasium.make, named)
-        arguments = {"disable_env_checker": True, **arguments}
+        make = functools.partial(gymnasium.make, named, disable_env_checker=True)
+        code, defaults = gymnasium.spec(named).entry_point, gymnasium.spec(named).kwargs
     else:
-        make, arguments = named, python_arguments(named, arguments)
-    env: gymnasium.Env[Any, Any] = call_with_arguments(spec, lambda: make(**arguments))
+        make = code = named
+        defaults = {}
+    env: gymnasium.Env[Any, Any] = call_with_arguments(
+        spec, lambda: make(**python_arguments(code, spec.kwargs, defaults))
+    )
     return env
 
 
 def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, Any]:
-    cls = find_wrapper(wrapper.name)
-    make = functools.partial(cls, env)
+    make: Callable[..., Any] = find_wrapper(wrapper.name)
     wrapped: gymnasium.Env[Any, Any] = call_with_arguments(
-        wrapper, lambda: make(**python_arguments(cls, wrapper.kwargs))
+        wrapper, lambda: make(env, **python_arguments(make, wrapper.kwargs))
     )
     _check_spaces(wrapper, wrapped)
     return wrapped
@@ -116,7 +128,7 @@ def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, 
 
 def python_arguments(
     make: Any, kwargs: Mapping[str, object], defaults: Mapping[str, object] | None = None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return the arguments with JSON arrays converted to what parameters ask for: tuples or arrays.
 
     Args:
@@ -161,3 +173,75 @@ def _check_spaces(spec: EnvSpec | Wrapper, env: gymnasium.Env[Any, Any]) -> None
         if not isinstance(space, gymnasium.Space):
             expected = f"{kind} whose {name} is a gymnasium.Space"
             raise InvalidValueError.of(field, expected=expected, got=show(space), reason=Reason.ENV_REFUSED)
+
+
+def call_with_arguments(spec: EnvSpec | Wrapper, make: Callable[[], Any]) -> Any:
+    """Return the result of `make`; blame its errors on the arguments, or on a missing package.
+
+    Args:
+        spec: the environment or wrapper that is made.
+        make: function that uses the arguments of the request.
+
+    Raises:
+        NotFoundError: a package is not installed.
+        InvalidValueError: `make` raised another error; the field is `kwargs_json`, or the name without arguments.
+    """
+    owner, field = (spec.id, "id") if isinstance(spec, EnvSpec) else (spec.name, "name")
+    with refused_by(owner, "kwargs_json" if spec.kwargs else field):
+        try:
+            try:
+                return make()
+            except Exception as error:
+                if not _import_mujoco_alone(error):
+                    raise
+                return make()
+        except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+            text = (
+                f"{owner} needs a package that is not installed on the server: {show(error, str)}{drawing_hint(error)}"
+            )
+            raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND) from error
+
+
+@contextlib.contextmanager
+def refused_by(owner: str, field: str) -> Iterator[None]:
+    """Turn exceptions in the block into an error of the field, except errors that name a field themselves."""
+    try:
+        yield
+    except (InvalidValueError, NotAllowedError, NotFoundError):
+        raise
+    # The worker survives any exception, including SystemExit.
+    except BaseException as error:
+        text = f"refused by {owner}: {describe(error)}{drawing_hint(error)}"
+        raise InvalidValueError(text, reason=Reason.ENV_REFUSED, field=field) from error
+
+
+def drawing_hint(error: BaseException) -> str:
+    """Return what to do about an error of MuJoCo's drawing, to be put behind its text; empty for another error."""
+    if not _is_of_mujoco(error):
+        return ""
+    libraries = "MUJOCO_GL=egl with the library libegl1, or MUJOCO_GL=osmesa with libosmesa6"
+    return f"; without a display, MuJoCo draws if the server's environment has {libraries}"
+
+
+def _import_mujoco_alone(error: BaseException) -> bool:
+    """Import MuJoCo without the library to draw, if that failed with this error; return whether it is imported now.
+
+    Environments that are not rendered need no such library. What renders asks the variable again.
+    """
+    value = os.environ.get(_MUJOCO_GL)
+    if value is None or "mujoco" in sys.modules or not _is_of_mujoco(error):
+        return False
+    os.environ[_MUJOCO_GL] = "disabled"
+    try:
+        importlib.import_module("mujoco")
+    except Exception:
+        return False
+    finally:
+        os.environ[_MUJOCO_GL] = value
+    return True
+
+
+def _is_of_mujoco(error: BaseException) -> bool:
+    """Whether code of MuJoCo, or of gymnasium's drawing with it, has raised the error."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(name.partition(".")[0] == "mujoco" or name == _DRAWING for name in modules)

@@ -1,4 +1,4 @@
-"""What environments return beside observations, checked: rewards, flags, infos; and the error about a misfit."""
+"""What environments return from resets and steps, checked but for observations; and the errors about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.errors import describe, show
+from rollserve_server.errors import describe, listed, show
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ __all__ = [
     "failure_text",
     "flag_of",
     "flags_of",
+    "form_of",
     "infos_of",
+    "parts_of_reset",
     "parts_of_step",
     "plain_infos",
     "reward_of",
@@ -31,10 +33,13 @@ __all__ = [
 
 _CONSTANTS = frozenset({bool, int, float, str, type(None), *(np.dtype(code).type for code in "?bhilqBHILQefdU")})
 """Types of usual infos that nobody can change; looked up by the exact type, which is faster than `isinstance`."""
+
 _UNCHANGING = (bool, int, float, str, type(None), np.generic)
 """Classes of all values that nobody can change."""
+
 _PLAIN = frozenset({bool, int, np.bool_, *(np.dtype(code).type for code in "bhilqBHILQefd")})
 """Types of numbers without a shape to look at."""
+
 _NUMBERS = (Real, Decimal, np.bool_)
 """Classes of numbers that rewards and flags may have."""
 
@@ -59,6 +64,24 @@ def parts_of_step(result: Any) -> tuple[Any, Any, Any, Any, Any]:
     expected = "observation, reward, terminated, truncated and info, in a tuple"
     form = f"a {type(result).__name__} of {len(result)}" if isinstance(result, tuple | list) else _shown(result)
     raise ReturnedError(mismatch(expected, form))
+
+
+def parts_of_reset(result: Any) -> tuple[Any, Any]:
+    """Return the observation and the infos of a reset; raise ReturnedError for something else."""
+    if isinstance(result, tuple | list) and len(result) == 2:
+        return result[0], result[1]
+    raise ReturnedError(mismatch("an observation and infos, in a tuple", form_of(result)))
+
+
+def form_of(value: Any) -> str:
+    """Return what an environment returned, without its numbers."""
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype} of shape {value.shape}"
+    if isinstance(value, dict):
+        return f"a dict with {listed(value)}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"a value of type {show(type(value), lambda kind: kind.__name__)}"
 
 
 def reward_of(value: Any) -> float:

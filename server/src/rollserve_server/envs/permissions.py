@@ -1,23 +1,30 @@
-"""Permissions: which modules, wrappers, methods and render modes a request may name."""
+"""Permissions: which modules, wrappers, methods, render modes and paths a request may name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 
 from rollserve_server.envs.profiles import ProfileEnv
-from rollserve_server.envs.registry import FORBIDDEN_WRAPPERS, module_of
-from rollserve_server.errors import NotAllowedError, shorten
+from rollserve_server.envs.registry import FORBIDDEN_WRAPPERS, forbidden_wrapper, module_of
+from rollserve_server.errors import NotAllowedError, shorten, within
+from rollserve_wire.environments import EnvChange, EnvSpec
 from rollserve_wire.reasons import Reason
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from rollserve_wire.environments import EnvSpec
-
-__all__ = ["check_allowed", "check_method_allowed"]
+__all__ = ["check_allowed", "check_arguments", "check_method_allowed", "check_paths", "paths_in"]
 
 _RENDER_MODES = (None, "rgb_array", "ansi", "depth_array", "rgbd_tuple")
 """Render modes that open no window and collect no frames. Names of other modes may mean either."""
+
+_ELSEWHERE = re.compile(r"/|~|file:|(.*/)?\.\.(/|$)", re.IGNORECASE | re.DOTALL)
+"""Paths that begin at the root or a home, or lead upwards from any folder."""
+
+_MAX_SHOWN = 200  # characters of a path in the text of an error
+
+_MAX_CHARACTERS = 4096
+"""Length of the longest path that any file has. To resolve longer ones takes the square of their length."""
 
 
 def check_allowed(
@@ -41,12 +48,8 @@ def check_allowed(
     for position, wrapper in enumerate(spec.wrappers):
         why_not = FORBIDDEN_WRAPPERS.get(wrapper.name)
         if why_not is not None:
-            raise NotAllowedError.of(
-                f"wrappers[{position}].name",
-                expected="a wrapper that is allowed",
-                got=f"{wrapper.name!r}, which is not: {why_not}",
-                reason=Reason.WRAPPER_NOT_ALLOWED,
-            )
+            with within(f"wrappers[{position}]"):
+                raise forbidden_wrapper(wrapper.name, why_not)
     if spec.task is not None:
         check_method_allowed(spec.task.method, allowed_methods, "task.method")
     mode = spec.kwargs.get("render_mode")
@@ -61,6 +64,36 @@ def check_method_allowed(method: str, allowed: Collection[str], field: str) -> N
     if method not in allowed:
         expected = f"a method that the server's operator allows (option --allow-method: {_listed(allowed)})"
         raise NotAllowedError.of(field, expected=expected, got=repr(method), reason=Reason.METHOD_NOT_ALLOWED)
+
+
+def check_paths(update: EnvSpec | EnvChange, allowed: Collection[Path]) -> None:
+    """Check that no argument of an environment is a path that the operator does not allow; see `check_arguments`."""
+    check_arguments(_arguments_of(update), allowed)
+
+
+def check_arguments(arguments: Mapping[str, object], allowed: Collection[Path]) -> None:
+    """Check that no argument is a path that the operator does not allow, because a client may see what the file holds.
+
+    Relative paths that name no file in the server's folder pass: they may name the environment's or agent's own files.
+
+    Args:
+        arguments: arguments by their field in the request.
+        allowed: files and folders that arguments may name, with everything beneath the folders.
+
+    Raises:
+        NotAllowedError: an argument, or a part of one, is such a path.
+    """
+    for field, argument in arguments.items():
+        for text in _paths(argument):
+            if not any(_leads_into(text, path) for path in allowed):
+                expected = "no path on the server that its operator does not allow (option --allow-path)"
+                got = repr(shorten(text, _MAX_SHOWN))
+                raise NotAllowedError.of(field, expected=expected, got=got, reason=Reason.PATH_NOT_ALLOWED)
+
+
+def paths_in(spec: EnvSpec) -> list[Path]:
+    """Return the paths among all arguments of an environment."""
+    return [Path(text) for argument in _arguments_of(spec).values() for text in _paths(argument)]
 
 
 def _check_module(field: str, name: str, allowed: Collection[str]) -> None:
@@ -81,3 +114,42 @@ def _is_allowed(module: str, allowed: Collection[str]) -> bool:
 
 def _listed(names: Collection[str]) -> str:
     return ", ".join(map(repr, sorted(set(names)))) or "none"
+
+
+def _arguments_of(update: EnvSpec | EnvChange) -> dict[str, object]:
+    """Return all arguments by their field in the request."""
+    arguments: dict[str, object] = {"kwargs_json": update.kwargs, "reset_options_json": update.reset_options}
+    if update.task is not None:
+        arguments["task.argument_json"] = update.task.argument
+    wrappers = update.wrappers if isinstance(update, EnvSpec) else ()
+    return arguments | {f"wrappers[{i}].kwargs_json": wrapper.kwargs for i, wrapper in enumerate(wrappers)}
+
+
+def _paths(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _paths(key)
+            yield from _paths(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _paths(part)
+    elif isinstance(value, str) and (_ELSEWHERE.match(value) or _is_here(value)):
+        yield value
+
+
+def _is_here(text: str) -> bool:
+    """Whether a text names a file in the server's folder, or a folder there by a path and not by a word."""
+    return len(text) <= _MAX_CHARACTERS and (os.path.isfile(text) or ("/" in text and os.path.exists(text)))
+
+
+def _leads_into(text: str, allowed: Path) -> bool:
+    """Whether a path is the allowed one or lies beneath it, after links are resolved."""
+    path = os.path.expanduser(text)
+    if len(path) > _MAX_CHARACTERS:
+        return False
+    if not os.path.isabs(path) and _ELSEWHERE.match(path):
+        return False  # only the environment knows from which folder the path leads upwards
+    try:
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(allowed.expanduser()))
+    except ValueError:  # the text has a character that no path has
+        return False

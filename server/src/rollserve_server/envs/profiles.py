@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server.argument_schemas import ArgumentSchema
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError
-from rollserve_wire.environments import EnvSpec, Wrapper
+from rollserve_wire.environments import EnvChange, EnvSpec, Wrapper
 from rollserve_wire.reasons import Reason
 from rollserve_wire.transforms import transform_from_json
 
 if TYPE_CHECKING:
     from rollserve_server.settings import ProfileSetting
-    from rollserve_wire.environments import EnvChange
 
-__all__ = ["ProfileDescription", "ProfileEnv", "Profiles", "check_not_free", "is_profile", "requested"]
+__all__ = ["ProfileDescription", "ProfileEnv", "Profiles", "check_not_free", "requested"]
 
 _PREFIX = "profile:"
 _MAX_ARGUMENT_BYTES = 64 << 10
@@ -79,7 +78,7 @@ class Profiles:
             NotFoundError: there is no such profile.
             InvalidValueError: the schema does not accept the arguments, or the spec has more than arguments.
         """
-        if isinstance(spec, ProfileEnv) or not is_profile(spec):
+        if isinstance(spec, ProfileEnv) or not _is_profile(spec):
             return spec
         for name, value in (
             ("wrappers", spec.wrappers),
@@ -143,7 +142,7 @@ class Profiles:
         )
 
 
-def is_profile(spec: EnvSpec) -> bool:
+def _is_profile(spec: EnvSpec) -> bool:
     """Whether a spec is of a profile, or requests one."""
     return isinstance(spec, ProfileEnv) or spec.id.startswith(_PREFIX)
 
@@ -155,7 +154,7 @@ def requested(spec: EnvSpec) -> EnvSpec:
 
 def check_not_free(spec: EnvSpec) -> None:
     """Raise NotAllowedError if an environment is of no profile."""
-    if not is_profile(spec):
+    if not _is_profile(spec):
         raise NotAllowedError.of(
             "id",
             expected=f"an environment of a profile, such as '{_PREFIX}NAME', because the server allows no others",

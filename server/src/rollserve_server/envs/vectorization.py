@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import gymnasium
+
+from rollserve_server.envs.making import close_env, make_env
 from rollserve_server.envs.many.many_envs import ManyEnvs
-from rollserve_server.envs.native.arguments import check_arguments
-from rollserve_server.envs.native.making import why_not_native
-from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
+from rollserve_server.envs.native import check_native_arguments, why_not_native
+from rollserve_server.envs.registry import find_env
+from rollserve_server.envs.row_envs import RowEnvs
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs
-from rollserve_server.envs.rows.row_envs import RowEnvs
-from rollserve_server.envs.rows.vector_envs import VectorEnvs
-from rollserve_server.errors import InvalidValueError, at_row
+from rollserve_server.envs.transforms import Transforms
+from rollserve_server.envs.vector_envs import VectorEnvs
+from rollserve_server.errors import DomainError, InvalidValueError, at_row, shorten, show
 from rollserve_wire.environments import EnvSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gymnasium import Space
+
     from rollserve_server.settings import RowSettings
 
-__all__ = ["episodes_per_row", "make_rows", "with_envpool"]
+__all__ = ["episodes_per_row", "make_rows", "spaces_text", "why_not_single", "with_envpool"]
 
 _MAX_BLOCK_EPISODES = 1 << 16
 """Largest number of episodes in a block. With more, rows hardly wait any less, and a lost block costs more."""
 
+_MAX_SHOWN = 200  # characters of a space in the text of an error
 _Rows = TypeVar("_Rows", RowEnvs, VectorEnvs)
 
 
@@ -72,20 +78,20 @@ def make_rows(
         return ManyEnvs(specs, specs.num_rows or settings.rows, settings.callbacks)
     _check_no_global_state(specs)
     vectorization = specs.vectorization or settings.vectorization
-    if vectorization == "auto" and why_not_native(specs) is None:
-        check_arguments(specs)
+    is_open = vectorization == "auto"
+    if vectorization in ("native", "envpool") or (is_open and why_not_native(specs) is None):
+        if vectorization != "envpool":
+            check_native_arguments(specs)
+        num_rows = specs.num_rows or settings.native_rows
         try:
-            envs = _make_vector(
-                specs, specs.num_rows or settings.native_rows, free, max_episode_length, settings.callbacks
-            )
+            envs = _make_vector(specs, num_rows, free, max_episode_length, settings.callbacks)
         except InvalidValueError:  # some arguments work only with rows
-            return _make_one_by_one(specs, specs.num_rows or settings.rows, free, settings.callbacks)
-        _check_choice(specs, envs)
-        return envs
-    if vectorization in ("native", "envpool"):
-        if vectorization == "native":
-            check_arguments(specs)
-        return _make_vector(specs, specs.num_rows or settings.native_rows, free, max_episode_length, settings.callbacks)
+            if not is_open:
+                raise
+        else:
+            if is_open:
+                _check_choice(specs, envs)
+            return envs
     return _make_one_by_one(specs, specs.num_rows or settings.rows, free, settings.callbacks)
 
 
@@ -178,3 +184,35 @@ def _check_row_specs(specs: RowSpecs) -> None:
             if spec.num_rows not in (None, num_rows):
                 expected = f"{num_rows}, the number of rows with an environment"
                 raise InvalidValueError.of("row_count", expected=expected, got=spec.num_rows)
+
+
+def why_not_single(spec: EnvSpec, observation_space: Space[Any], action_space: Space[Any]) -> str:
+    """Return why single rows are not the environment that native code steps; empty if their spaces are equal.
+
+    Only spaces are compared. ALE's, for example, differ: its native code preprocesses screens, and single rows do not.
+
+    Args:
+        spec: environment with native code.
+        observation_space: observation space of a native row, with its transforms.
+        action_space: action space of a native row, with its transforms.
+    """
+    named = find_env(spec.id)
+    if isinstance(named, str) and gymnasium.spec(named).entry_point is None:
+        return f"{spec.id} has no code for single rows"
+    try:
+        env = make_env(spec)
+    except DomainError as error:
+        return f"single rows cannot be made: {error.text}"
+    close_env(env)
+    try:
+        single = Transforms(spec.transforms, env.observation_space, env.action_space)
+    except DomainError as error:
+        return f"the transforms do not fit single rows: {error.text}"
+    spaces = single.observation_space, single.action_space
+    return "" if spaces == (observation_space, action_space) else f"single rows have {spaces_text(*spaces)}"
+
+
+def spaces_text(observation_space: Space[Any], action_space: Space[Any]) -> str:
+    """Return both spaces for the text of an error."""
+    observations, actions = (shorten(show(space), _MAX_SHOWN) for space in (observation_space, action_space))
+    return f"observations {observations} and actions {actions}"

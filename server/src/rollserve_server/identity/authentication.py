@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve_server.identity.certificates import CertificateNames
-from rollserve_server.identity.principal import ANONYMOUS, Principal
-from rollserve_server.identity.rejections import invalid, missing
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.identity.principals import ANONYMOUS, Principal, check_name, parse_grants
+from rollserve_server.identity.proofs import WatchedFile, invalid, missing
 from rollserve_server.identity.token_file import TOKEN_PREFIX, parse_tokens
-from rollserve_server.identity.watched_file import WatchedFile
+from rollserve_server.settings import parse_yaml
 
 if TYPE_CHECKING:
-    from rollserve_server.identity.expiry import Expiry
+    from rollserve_server.identity.proofs import Expiry
     from rollserve_server.settings import IdentitySettings
 
 __all__ = ["Authentication"]
 
 _SCHEME = "bearer"
+_NAMES = ("x509_subject_alternative_name", "x509_common_name")
+"""Properties of a connection by gRPC that are names in the client's certificate, the ones that count first."""
+_CERTIFICATE = "x509_pem_cert"
+"""Property of a connection by gRPC that is the client's certificate."""
 
 
 class Authentication:
@@ -38,7 +44,7 @@ class Authentication:
 
             self._signed = SignedTokens(settings)
         if settings.tls_principals is not None:
-            self._certificates = CertificateNames(settings.tls_principals)
+            self._certificates = WatchedFile("tls_principals", settings.tls_principals, _parse_names)
         self.is_required = settings.is_required
 
     def principal_of(
@@ -57,7 +63,7 @@ class Authentication:
             return ANONYMOUS
         if authorization:
             return self._principal_of_token(_bearer_token(authorization))
-        principal = None if self._certificates is None else self._certificates.principal_of(connection)
+        principal = None if self._certificates is None else _certified(self._certificates.current(), connection)
         if principal is None:
             raise missing(self._expected())
         return principal
@@ -91,3 +97,52 @@ def _bearer_token(authorization: Sequence[str | bytes]) -> str:
     if scheme.lower() != _SCHEME or not text:
         raise invalid()
     return text.strip()
+
+
+def _certified(principals: Mapping[str, Principal], connection: Mapping[str, Iterable[bytes]]) -> Principal | None:
+    """Return the principal of the first known name in a client's certificate, which gRPC has verified; None for none.
+
+    A certificate with a control character in any of its names has none: gRPC ends names at their first NUL.
+    """
+    if not all(map(_has_plain_names, connection.get(_CERTIFICATE, ()))):
+        return None
+    names = [name.decode(errors="replace") for key in _NAMES for name in connection.get(key, ())]
+    return next((principals[name] for name in names if name in principals), None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_plain_names(certificate: bytes) -> bool:
+    # Imported late: it takes 0.1 s.
+    from cryptography import x509
+
+    try:
+        parsed = x509.load_pem_x509_certificate(certificate)
+        alternatives = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        alternatives = x509.SubjectAlternativeName([])
+    except Exception:  # not only ValueError: cryptography has errors of its own for what it does not know
+        return False
+    names = [part.value for part in parsed.subject] + [name.value for name in alternatives]
+    texts = "".join(name for name in names if isinstance(name, str))
+    return not any(unicodedata.category(character) == "Cc" for character in texts)
+
+
+def _parse_names(text: str) -> dict[str, Principal]:
+    """Return the principals of the names in the text of `--tls-principals`; raise InvalidValueError if it is none."""
+    expected = "names, each with a list of scopes"
+    try:
+        found = parse_yaml(text) or {}
+    except Exception as error:  # not only PyYAML's own errors: dates, numbers and depth raise Python's
+        got = " ".join(str(error).split())
+        raise InvalidValueError.of("tls_principals", expected="YAML", got=got) from None
+    if not isinstance(found, dict):
+        raise InvalidValueError.of("tls_principals", expected=expected, got=type(found).__name__)
+    principals = {}
+    for name, scopes in found.items():
+        if not (isinstance(name, str) and isinstance(scopes, list) and all(isinstance(each, str) for each in scopes)):
+            raise InvalidValueError.of("tls_principals", expected=expected, got=f"{name!r}: {scopes!r}")
+        try:
+            principals[name] = Principal(check_name(name), parse_grants(scopes))
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{name!r}: {error.text}", field="tls_principals") from None
+    return principals

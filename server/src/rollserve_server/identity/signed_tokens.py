@@ -14,11 +14,8 @@ import jwt
 from cryptography import x509
 
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.identity.expiry import Expiry
-from rollserve_server.identity.principal import Principal, check_name
-from rollserve_server.identity.rejections import expired, invalid
-from rollserve_server.identity.scopes import Grant
-from rollserve_server.identity.watched_file import WatchedFile
+from rollserve_server.identity.principals import Grant, Principal, check_name
+from rollserve_server.identity.proofs import Expiry, WatchedFile, expired, invalid
 
 if TYPE_CHECKING:
     from rollserve_server.settings import IdentitySettings

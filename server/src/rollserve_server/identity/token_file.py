@@ -16,11 +16,8 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.identity.expiry import Expiry
-from rollserve_server.identity.principal import Principal, check_name
-from rollserve_server.identity.rejections import expired, invalid
-from rollserve_server.identity.scopes import parse_grants
-from rollserve_server.identity.watched_file import read_text
+from rollserve_server.identity.principals import Principal, check_name, parse_grants
+from rollserve_server.identity.proofs import Expiry, expired, invalid, read_text
 
 __all__ = ["TOKEN_PREFIX", "Token", "TokenFile", "parse_tokens"]
 

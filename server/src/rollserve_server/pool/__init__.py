@@ -1,47 +1,49 @@
 """Decides which episodes run where, keeps their order, and accounts for them. Knows no gRPC and no protocol buffers."""
 
-from rollserve_server.pool.accounts.account import Account, WorkerAccount
-from rollserve_server.pool.accounts.counters import Counters
-from rollserve_server.pool.accounts.env_failures import FailedEpisode
-from rollserve_server.pool.accounts.episode_log import CallKind, EpisodeLog, EpisodeRecords, Histogram
-from rollserve_server.pool.accounts.moments import DeliveredMoments, FormMoments
+from rollserve_server.pool.accounts import Account, DeliveredMoments, FailedEpisode, FormMoments
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, ServerBackend, WorkerHandle
 from rollserve_server.pool.backends.in_process import InProcessBackend, ThreadWorker
-from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
-from rollserve_server.pool.interface.requests import (
+from rollserve_server.pool.episode_log import EpisodeLog, EpisodeRecords, Histogram
+from rollserve_server.pool.pool import Pool
+from rollserve_server.pool.requests import (
     DISCARD,
+    MAX_STREAMS,
+    AgentChange,
+    AgentUpdate,
+    ApplyUpdate,
+    AtLeast,
+    EnvUpdate,
     EvaluationRequest,
+    Exactly,
+    Expectation,
+    Fragments,
+    InAll,
     MessageFormat,
+    PolicyUpdate,
+    PolicyUpdates,
     PopulationRequest,
+    RowFragments,
+    RowUpdates,
     SampleRequest,
     SamplingOptions,
-)
-from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
-from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
-from rollserve_server.pool.interface.streams import (
-    MAX_STREAMS,
-    ApplyUpdate,
-    RowFragments,
     StreamBounds,
     StreamClient,
     StreamRequest,
-    StreamRound,
+    Target,
+    VideoRequest,
     WhenFull,
 )
-from rollserve_server.pool.interface.targets import AtLeast, Exactly, Fragments, InAll, Target
-from rollserve_server.pool.interface.updates import (
-    AgentChange,
-    AgentUpdate,
+from rollserve_server.pool.results import (
     AgentUpdated,
-    EnvUpdate,
+    Beginning,
+    Delivery,
     EnvUpdated,
-    EnvValues,
-    PolicyUpdate,
-    PolicyUpdates,
-    RowUpdates,
+    Evaluation,
+    PoolStatus,
+    Progress,
+    StreamRound,
+    WorkerStatus,
 )
-from rollserve_server.pool.interface.videos import VideoRequest
-from rollserve_server.pool.pool import Pool
 from rollserve_server.pool.state.checkpoints import ActionLog, Checkpoint, RowPoint
 from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState
 from rollserve_server.pool.state.saved_sampler import (
@@ -53,11 +55,10 @@ from rollserve_server.pool.state.saved_sampler import (
     SavedRowSequences,
     SavedSampler,
 )
-from rollserve_server.pool.versions.agent_queries import AgentVersionStatus
+from rollserve_server.pool.versions.agent_updates import AgentVersionStatus
 from rollserve_server.pool.versions.env_videos import RenderedEnv
 
 __all__ = [
-    "ANY_VERSIONS",
     "DISCARD",
     "MAX_STREAMS",
     "Account",
@@ -70,14 +71,11 @@ __all__ = [
     "AtLeast",
     "Backend",
     "Beginning",
-    "CallKind",
     "Checkpoint",
-    "Counters",
     "DeliveredMoments",
     "Delivery",
     "EnvUpdate",
     "EnvUpdated",
-    "EnvValues",
     "EpisodeLog",
     "EpisodeRecords",
     "Evaluation",
@@ -122,7 +120,6 @@ __all__ = [
     "ThreadWorker",
     "VideoRequest",
     "WhenFull",
-    "WorkerAccount",
     "WorkerHandle",
     "WorkerStatus",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve_server import __version__
@@ -13,19 +12,17 @@ from rollserve_server.admission import NEVER_STALLED, Receiver
 from rollserve_server.agents import kind_of, policy_versions
 from rollserve_server.envs import pickle_uniform_boxes
 from rollserve_server.errors import DomainError, NotReadyError
-from rollserve_server.pool.assembly import decide, make_parts, start_workers
 from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.samplings import Samplings
-from rollserve_server.pool.calls.streams import Streams
-from rollserve_server.pool.interface.expectation import ANY_VERSIONS
-from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
+from rollserve_server.pool.calls.stream import Streams
 from rollserve_server.pool.journal.journal import NoJournal
-from rollserve_server.pool.resizing import resize
+from rollserve_server.pool.parts import PoolParts, decide
+from rollserve_server.pool.requests import ANY_VERSIONS
+from rollserve_server.pool.results import PoolStatus, WorkerStatus
 from rollserve_server.pool.saving import restore_into, save, settings_of
 from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
 from rollserve_server.pool.takeover import reconcile
-from rollserve_server.pool.versions.agent_queries import AgentQueries
-from rollserve_server.pool.versions.agent_updates import AgentUpdates
+from rollserve_server.pool.versions.agent_updates import AgentQueries
 from rollserve_server.pool.versions.env_calls import EnvCalls
 from rollserve_server.pool.versions.env_videos import EnvVideos
 from rollserve_server.sampling import SequenceSpec
@@ -33,22 +30,34 @@ from rollserve_wire.environments import EnvSpec
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
     from rollserve_server.envs import MethodCall, VideoForm
-    from rollserve_server.pool.accounts.account import Account
-    from rollserve_server.pool.accounts.episode_log import EpisodeLog
+    from rollserve_server.pool.accounts import Account
     from rollserve_server.pool.backends.backend import Backend
-    from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.expectation import Expectation
-    from rollserve_server.pool.interface.requests import (
+    from rollserve_server.pool.episode_log import EpisodeLog
+    from rollserve_server.pool.requests import (
+        AgentUpdate,
+        EnvUpdate,
         EvaluationRequest,
+        Expectation,
         PopulationRequest,
         SampleRequest,
         SamplingOptions,
+        StreamClient,
+        StreamRequest,
+        VideoRequest,
     )
-    from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
-    from rollserve_server.pool.interface.streams import StreamClient, StreamRequest, StreamRound
-    from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated, EnvUpdate, EnvUpdated, EnvValues
-    from rollserve_server.pool.interface.videos import VideoRequest
+    from rollserve_server.pool.results import (
+        AgentUpdated,
+        Beginning,
+        Delivery,
+        EnvUpdated,
+        EnvValues,
+        Evaluation,
+        Progress,
+        StreamRound,
+    )
     from rollserve_server.pool.state.saved_sampler import SavedSampler
     from rollserve_server.pool.versions.env_videos import RenderedEnv
     from rollserve_server.settings import PoolSettings
@@ -85,8 +94,7 @@ class Pool:
         """Begin to answer requests with these parts."""
         self._parts = parts
         self.agents = AgentQueries(parts.versions)
-        updates = AgentUpdates(parts.versions, parts.selection, parts.journal, parts.settings.agents)
-        self._agent_updates, self._samplings = updates, Samplings(parts, updates)
+        self._samplings = Samplings(parts)
         self._streams = Streams(parts, self._samplings)
         self._evaluations = Evaluations(parts)
         self._env_calls = EnvCalls(parts.versions, parts.settings)
@@ -130,7 +138,7 @@ class Pool:
             elif saved is not None:
                 settings = settings_of(saved, settings)
             settings = decide(settings, backend.default_num_workers())
-            pool = cls(backend, make_parts(backend, settings, journal, state), env, state)
+            pool = cls(backend, PoolParts(backend, settings, journal, state), env, state)
         except BaseException:
             await journal.close(keep=True)
             raise
@@ -141,7 +149,7 @@ class Pool:
                 extra = {"env": ", ".join(ids), "workers": saved.num_workers, "seed": saved.seed}
                 _log.info("sampler restored", extra=extra)
             else:
-                await start_workers(pool._parts, env, state)
+                await pool._parts.start_workers(env, state)
             await journal.begin(pool._state, pool._snapshot)
             if state is not None:
                 version = pool._parts.versions.agents.number
@@ -156,7 +164,7 @@ class Pool:
 
     async def close(self, *, keep: bool = False) -> None:
         """End the workers, or leave them to the next server. Running calls fail."""
-        self._samplings.prefetcher.end(drop=True)
+        self._samplings.end_prefetch(drop=True)
         if keep:
             self._parts.workers.hand_over()
         else:
@@ -177,7 +185,7 @@ class Pool:
             NotReadyError: the sampler outlives its server.
             WorkerLostError, NotFoundError, InvalidValueError, NotAllowedError: as of `start`.
         """
-        await self._begin_again("reset", self._first_settings, lambda parts: start_workers(parts, self._env, None))
+        await self._begin_again("reset", self._first_settings, lambda parts: parts.start_workers(self._env, None))
         _log.info("sampler reset", extra={"run": self._parts.run})
 
     async def save(self) -> SavedSampler:
@@ -212,7 +220,7 @@ class Pool:
             text = f"a sampler on an existing Ray cluster, which outlives its server, cannot be {what}"
             raise NotReadyError(text, reason=Reason.SAVED_SAMPLER)
         async with old.versions.changing_envs, old.versions.updating:
-            parts = make_parts(self._backend, settings, old.journal, None)
+            parts = PoolParts(self._backend, settings, old.journal, None)
             try:
                 await prepare(parts)
             except BaseException:
@@ -221,7 +229,7 @@ class Pool:
             self._use(parts)
             for refuse in (*(calls.admission.refuse for calls in old_calls), old_streams.refuse, old.episode_log.end):
                 refuse(NotReadyError(f"the sampler was {what}", reason=Reason.SAMPLER_RUN))
-            old_calls[0].prefetcher.end(drop=True)
+            old_calls[0].end_prefetch(drop=True)
             await old.workers.close()
 
     async def lost(self) -> str:
@@ -265,7 +273,7 @@ class Pool:
         self._check_open()
         self._parts.workers.check_enough()
         updated = await self._samplings.update_agent(updates, expected, per_worker=per_worker)
-        self._parts.eviction.run()
+        self._parts.versions.evict()
         return updated
 
     async def current_if_same(
@@ -275,7 +283,7 @@ class Pool:
 
         Arguments and errors as of `update_agent`, which finds more errors.
         """
-        return await self._agent_updates.current_if_same(updates, expected, per_worker=per_worker)
+        return await self._parts.agent_updates.current_if_same(updates, expected, per_worker=per_worker)
 
     async def update_env(
         self,
@@ -305,10 +313,9 @@ class Pool:
             TooFewWorkersError, WorkerLostError: as of `update_agent`.
         """
         self._check_open()
-        parts, prefetcher = self._parts, self._samplings.prefetcher
+        parts = self._parts
         parts.workers.check_enough()
-        parts.eviction.reset()
-        prefetcher.end(drop=True)
+        self._samplings.end_prefetch(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that environments are free to be changed in place.
             parts.sequences.drop_kept()
@@ -316,9 +323,9 @@ class Pool:
         try:
             updated = await parts.env_updates.update(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
             parts.row_sequences.end_own(updated.version)
-            prefetcher.end(drop=True)  # of a call that ended meanwhile
+            self._samplings.end_prefetch(drop=True)  # of a call that ended meanwhile
         finally:
-            parts.eviction.run()
+            parts.versions.evict()
         return updated
 
     async def call_environments(
@@ -401,8 +408,23 @@ class Pool:
             WorkerLostError: a worker did not start in time. Nothing has changed then.
         """
         self._check_open()
-        previous = await resize(self._parts, self._samplings.prefetcher, num_workers)
-        await self._parts.journal.write()
+        parts, workers = self._parts, self._parts.workers
+        workers.check_number(num_workers)
+        async with parts.versions.changing_envs, parts.versions.updating:
+            previous = len(workers)
+            if num_workers != previous:
+                parts.versions.check_alike()
+                parts.env_updates.check_room(num_workers)
+                async with workers.starting(range(previous, num_workers)) as added:
+                    self._samplings.end_prefetch(drop=True)
+                    # Nothing is awaited from here on, so that no call begins with a part of the change; and workers
+                    # hear what they can forget before they are closed. What is kept from call to call depends on all
+                    # workers, and ends.
+                    parts.sequences.drop_kept()
+                    parts.row_sequences.drop_all()
+                    workers.resize(num_workers, added)
+                _log.info("pool resized", extra={"workers": num_workers, "previous": previous})
+        await parts.journal.write()
         return previous
 
     async def acting_version(self, options: SamplingOptions, num_workers: int | None = None) -> int:

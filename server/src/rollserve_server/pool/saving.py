@@ -14,9 +14,8 @@ from rollserve_server.agents import prepare_for_env
 from rollserve_server.envs import RowSpecs, leaves_of_space, requested
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
 from rollserve_server.futures import in_own_thread
-from rollserve_server.pool.accounts.counters import Counters
-from rollserve_server.pool.interface.expectation import Expectation
-from rollserve_server.pool.interface.updates import RowUpdates
+from rollserve_server.pool.accounts import Counters
+from rollserve_server.pool.requests import Expectation, RowUpdates
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.state.saved_sampler import SavedAgents, SavedEnvs, SavedSampler
 from rollserve_server.pool.workers.broadcast import Broadcast
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rollserve_server.envs import WorkerSpecs
-    from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.updates import EnvUpdate
+    from rollserve_server.pool.parts import PoolParts
+    from rollserve_server.pool.requests import EnvUpdate
     from rollserve_server.pool.state.checkpoints import RowPoint
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.state.saved_sampler import SavedRowSequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rollserve_server import __version__
 from rollserve_server.envs import identity_of
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.pool.sequences.root_seeds import derived_seed
+from rollserve_server.pool.sequences.sequences import derived_seed
 
 if TYPE_CHECKING:
     from rollserve_server.pool.state.sampler_state import SamplerState

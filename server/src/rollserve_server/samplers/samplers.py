@@ -1,4 +1,4 @@
-"""The samplers of a server: which there are, and how they begin and end."""
+"""The samplers of a server: which there are, how they begin and end, and what they may have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import copy
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server.envs import Profiles
@@ -21,22 +21,26 @@ from rollserve_server.errors import (
     within,
 )
 from rollserve_server.pool import Pool
-from rollserve_server.samplers.lease import Lease
-from rollserve_server.samplers.limits import Limits
-from rollserve_server.samplers.request import Creation, SamplerRequest, creations_from_text, creations_to_text
-from rollserve_server.samplers.sampler import Sampler
-from rollserve_server.samplers.worker_budget import WorkerBudget
+from rollserve_server.samplers.sampler import (
+    Creation,
+    Lease,
+    Sampler,
+    SamplerRequest,
+    creations_from_text,
+    creations_to_text,
+)
+from rollserve_server.settings import Quota
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.pool import SavedSampler, ServerBackend
+    from rollserve_server.samplers.sampler import SamplerRequest
     from rollserve_server.settings import PoolSettings, SamplerSettings
     from rollserve_wire.environments import EnvSpec
 
 __all__ = ["Samplers"]
 
 _log = logging.getLogger(__name__)
-
 _END_SECONDS = 2.0
 """How long calls of a sampler that is deleted may take to end."""
 _MAX_FORMER = 1000
@@ -57,7 +61,7 @@ class Samplers:
         default: the sampler that the server began with; it ends with the server.
     """
 
-    def __init__(self, backend: ServerBackend, settings: SamplerSettings, limits: Limits, default: Pool) -> None:
+    def __init__(self, backend: ServerBackend, settings: SamplerSettings, limits: _Limits, default: Pool) -> None:
         self._backend = backend
         self._settings = settings
         self._limits = limits
@@ -70,7 +74,7 @@ class Samplers:
         self._former: dict[str, DomainError] = {}
         self._on_removed: list[Callable[[str], None]] = []
         self._refusal: DomainError | None = None
-        self._budget = WorkerBudget(default.max_workers, lambda: {each.name: each.pool.num_workers for each in self})
+        self._budget = _WorkerBudget(default.max_workers, lambda: {each.name: each.pool.num_workers for each in self})
         self._writing = asyncio.Lock()
 
     @classmethod
@@ -98,7 +102,7 @@ class Samplers:
             SamplerLostError: another server has the default sampler.
             DomainError: the default sampler cannot start; see `Pool.start`.
         """
-        limits = Limits(settings, pool)
+        limits = _Limits(settings, pool)
         samplers = cls(backend, settings, limits, await Pool.start(backend, limits.default_settings(), env, saved))
         creations = creations_from_text(backend.directory())
         try:
@@ -365,3 +369,121 @@ class Samplers:
 
 def _former(sampler: Sampler, why: str, reason: Reason) -> NotFoundError:
     return NotFoundError.of("sampler", expected="a sampler that exists", got=f"{sampler.name!r}, {why}", reason=reason)
+
+
+class _Limits:
+    """An operator's limits of samplers."""
+
+    def __init__(self, settings: SamplerSettings, pool: PoolSettings) -> None:
+        """Take the limits, and the settings of pools."""
+        self._settings = settings
+        self._pool = pool
+        self._share_bytes = max(pool.calls.gateway_buffer_bytes // settings.max_samplers, 1)
+
+    def default_settings(self) -> PoolSettings:
+        """Return the settings of the default sampler: it has its share of the memory, and no quota."""
+        calls = self._pool.calls.model_copy(update={"gateway_buffer_bytes": self._share_bytes})
+        return self._pool.model_copy(update={"calls": calls})
+
+    def default_quota(self, max_workers: int) -> Quota:
+        """Return the limits that the default sampler has by its settings."""
+        return Quota(max_workers, 0, self._share_bytes, self._pool.calls.max_calls)
+
+    def quota(self, request: SamplerRequest) -> Quota:
+        """Return the limits of a new sampler; raise OverLimitError if more is asked for than the operator allows."""
+        settings, asked = self._settings, request.quota
+        num_workers = asked.num_workers or request.num_workers
+        _check("quota.worker_count", num_workers, settings.max_sampler_workers, "max-sampler-workers")
+        if request.num_workers > num_workers:
+            _check("worker_count", request.num_workers, num_workers, "")
+        result_bytes = min(settings.max_sampler_bytes or self._share_bytes, self._share_bytes)
+        num_calls = settings.max_sampler_calls or self._pool.calls.max_calls
+        rate = settings.max_sampler_steps_per_second
+        _check("quota.row_count", asked.num_rows, settings.max_sampler_rows, "max-sampler-rows")
+        _check("quota.result_bytes", asked.result_bytes, result_bytes, "max-sampler-bytes")
+        _check("quota.call_count", asked.num_calls, num_calls, "max-sampler-calls")
+        _check("quota.steps_per_second", asked.steps_per_second, rate, "max-sampler-steps-per-second")
+        return Quota(
+            num_workers,
+            asked.num_rows or settings.max_sampler_rows or 0,
+            asked.result_bytes or result_bytes,
+            asked.num_calls or num_calls,
+            asked.steps_per_second or rate,
+        )
+
+    def lease_seconds(self, request: SamplerRequest) -> float:
+        """Return the lease of a new sampler, 0 for ever; raise OverLimitError if it is longer than allowed."""
+        maximum, asked = self._settings.max_sampler_lease_seconds, request.lease_seconds
+        if asked is None:
+            default = self._settings.sampler_lease_seconds
+            return min(default or maximum, maximum) if maximum else default
+        if maximum and not 0 < asked <= maximum:
+            expected = f"at most {maximum:g} s, as --max-sampler-lease-seconds says"
+            raise OverLimitError.of(
+                "lease", expected=expected, got=f"{asked:g} s" if asked else "no end", reason=Reason.QUOTA_EXCEEDED
+            )
+        return asked
+
+    def pool_settings(self, request: SamplerRequest, quota: Quota) -> PoolSettings:
+        """Return the settings of a new sampler's pool; a later server makes the same."""
+        pool = self._pool
+        rows_each = max(quota.num_rows // request.num_workers, 1)
+        rows = {name: min(getattr(pool.worker, name), rows_each) for name in ("rows", "native_rows")}
+        min_healthy = min(pool.health.min_healthy_workers, request.num_workers)
+        calls = {"max_calls": quota.num_calls, "gateway_buffer_bytes": quota.result_bytes}
+        return pool.model_copy(
+            update={
+                "workers": request.num_workers,
+                "max_workers": quota.num_workers,
+                "seed": request.seed,
+                "worker": pool.worker.model_copy(update=rows) if quota.num_rows else pool.worker,
+                "health": pool.health.model_copy(update={"min_healthy_workers": min_healthy}),
+                "calls": pool.calls.model_copy(update=calls),
+                "quota": quota,
+            }
+        )
+
+
+def _check(field: str, asked: float, maximum: float | None, setting: str) -> None:
+    """Raise OverLimitError if more is asked for than there may be; a maximum of 0 or None is none."""
+    if maximum and asked > maximum:
+        whose = f"as --{setting} says" if setting else "as the quota in the request says"
+        expected = f"at most {maximum}, {whose}"
+        raise OverLimitError.of(field, expected=expected, got=asked, reason=Reason.QUOTA_EXCEEDED)
+
+
+class _WorkerBudget:
+    """Workers of all samplers; workers that start or end count, too."""
+
+    def __init__(self, max_workers: int, num_workers: Callable[[], Mapping[str, int]]) -> None:
+        """Start without reservations.
+
+        Args:
+            max_workers: number of workers of all samplers together.
+            num_workers: returns the number of workers of each sampler, by its name.
+        """
+        self._max_workers = max_workers
+        self._num_workers = num_workers
+        self._reserved: list[tuple[str, int]] = []
+
+    @contextlib.contextmanager
+    def reserving(self, sampler: str, num_workers: int, *, is_checked: bool = True) -> Iterator[None]:
+        """Count this many workers for a sampler during the block, or as many as it has if these are more.
+
+        Raises:
+            OverLimitError: all samplers together would have too many workers.
+        """
+        numbers = dict(self._num_workers())
+        for name, number in self._reserved:
+            numbers[name] = max(number, numbers.get(name, 0))
+        others = sum(number for name, number in numbers.items() if name != sampler)
+        if is_checked and num_workers > numbers.get(sampler, 0) and others + num_workers > self._max_workers:
+            left = max(self._max_workers - others, 0)
+            expected = f"at most {left}, because all samplers together have at most {self._max_workers} (--max-workers)"
+            raise OverLimitError.of("worker_count", expected=expected, got=num_workers, reason=Reason.TOO_MANY_WORKERS)
+        reservation = sampler, num_workers
+        self._reserved.append(reservation)
+        try:
+            yield
+        finally:
+            self._reserved.remove(reservation)

@@ -1,6 +1,6 @@
 """The server process: built from settings, serving until a signal, then closed in order."""
 
-from rollserve_server.serving.extras import Extras
+from rollserve_server.serving.build import Extras
 from rollserve_server.serving.process import run
 
 __all__ = ["Extras", "run"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.envs import ProfileEnv, Profiles, module_of, paths_in, requested
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 
     from rollserve_server.gateway import Interceptor
     from rollserve_server.pool import ServerBackend
+    from rollserve_server.serving.parent import Answer
     from rollserve_server.settings import PoolSettings, Settings
 
 __all__ = [
+    "Extras",
     "env_spec",
     "make_backend",
     "make_gateway",
@@ -35,7 +38,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
 _SETTING_NAMES = {"": "env", "id": "env", "kwargs_json": "env_kwargs"}
 """Names of settings, by the fields of the environment in errors of the pool's start. Other fields have the names of
 their settings."""
@@ -52,6 +54,21 @@ def make_backend(settings: Settings) -> ServerBackend:
     backend = RayBackend(settings.ray, num_workers=pool.workers, takeover_seconds=pool.health.start_seconds)
     backend.check_store(pool.calls.max_calls * pool.calls.call_window_bytes * settings.samplers.max_samplers)
     return backend
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Parts that a program adds to a server.
+
+    Attributes:
+        make_backend: starts the backend.
+        interceptors: see each RPC before the services do.
+        answers: answers to further requests on the control socket, by their names.
+    """
+
+    make_backend: Callable[[Settings], ServerBackend] = make_backend
+    interceptors: Sequence[Interceptor] = ()
+    answers: Mapping[str, Answer] = field(default_factory=dict)
 
 
 async def start_samplers(backend: ServerBackend, settings: Settings) -> Samplers:

@@ -3,45 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import os
+import signal
+import sys
+import threading
 import time
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from pythonjsonlogger.json import JsonFormatter
 
 from rollserve_server import __version__
 from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostError
-from rollserve_server.logs import configure_logging
 from rollserve_server.metrics import MetricsListener
-from rollserve_server.serving.backend_thread import BackendThread, watch_backend
-from rollserve_server.serving.build import make_gateway, start_samplers, warn_of_settings
+from rollserve_server.serving.build import Extras, make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
-from rollserve_server.serving.control import answering_control
-from rollserve_server.serving.extras import Extras
-from rollserve_server.serving.parent import end_with_parent
-from rollserve_server.serving.port_file import PortFile
+from rollserve_server.serving.parent import PortFile, answering_control, end_with_parent
 from rollserve_server.serving.save_file import SaveFile
-from rollserve_server.serving.signals import Stopping
 from rollserve_wire.errors import mismatch
 from rollserve_wire.memory import give_back_memory, hold_on_to_memory
 
 if TYPE_CHECKING:
     from rollserve_server.gateway import Gateway
-    from rollserve_server.pool import ServerBackend
+    from rollserve_server.pool import Backend, ServerBackend
     from rollserve_server.settings import Settings
 
-__all__ = ["run"]
+__all__ = ["BackendThread", "Stopping", "run", "watch_backend"]
 
 _NO_EXTRAS = Extras()
-
 _log = logging.getLogger(__name__)
-
 _RAY_LIMIT_SECONDS = 10.0
 """Time of an attempt to start Ray from which on it has failed by a time limit of Ray, about 20 or 30 s each."""
 _CONNECT_SECONDS = 1.0
 _CLOSE_SECONDS = 3.0
 """How long Ray may go on connecting to a cluster, and leaving one, after a signal."""
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+_LAST_SECONDS = 5.0
+"""How long the server may take to end in order once its backend is lost."""
+_STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
@@ -53,7 +56,7 @@ def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
     """
     process = settings.process
     (hold_on_to_memory if settings.pool.worker.hold_memory else give_back_memory)()
-    configure_logging(process.log_level, process.log_json)
+    _configure_logging(process.log_level, process.log_json)
     if process.end_with_parent is not None:
         end_with_parent(process.end_with_parent)
     fields = {"version": __version__, "env": settings.environment.env, "backend": process.backend}
@@ -207,3 +210,151 @@ async def _first_of(*futures: asyncio.Future[str]) -> str:
     """Return the result of the future that is done first."""
     done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     return done.pop().result()
+
+
+class Stopping:
+    """Waits for SIGTERM and SIGINT beside other work of the server.
+
+    Attributes:
+        has_begun: whether a signal has been received.
+    """
+
+    def __init__(self) -> None:
+        self._signalled = asyncio.Event()
+        self.has_begun = False
+        self.listen()
+
+    def listen(self) -> None:
+        """Handle the signals from now on, also if something else, such as Ray, has set handlers since."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled.set)
+
+    async def comes_before(self, future: asyncio.Future[Any]) -> bool:
+        """Wait for the future or the next signal; return whether the signal was first."""
+        signalled = asyncio.create_task(self._signalled.wait())
+        await asyncio.wait({future, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
+        if future.done():
+            return False
+        self._signalled.clear()
+        self.has_begun = True
+        return True
+
+    async def unless_stopped(self, task: asyncio.Task[_T]) -> _T | None:
+        """Return the task's result; or cancel the task and return None if a signal comes first."""
+        if not await self.comes_before(task):
+            return task.result()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return None
+
+
+class BackendThread:
+    """A thread of its own for the backend: whatever Ray starts ends with the thread that started it.
+
+    Ray's functions cannot be interrupted, and may wait long for a cluster that is gone or out of reach. The process
+    need not wait for them: when it ends, everything that Ray started for it ends, too.
+    """
+
+    def __init__(self) -> None:
+        self._executor = _new_executor()
+        self._last: concurrent.futures.Future[Any] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call has not returned yet."""
+        return self._last is not None and not self._last.done()
+
+    def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
+        """Call a function in the thread, after all earlier calls."""
+        self._last = future = self._executor.submit(function, *args, **kwargs)
+        return asyncio.wrap_future(future)
+
+    def renew(self) -> None:
+        """End the thread, with what Ray has started there, and use another one."""
+        self._executor.shutdown(wait=False)
+        self._executor = _new_executor()
+
+
+def watch_backend(backend: Backend, on_lost: Callable[[], None]) -> asyncio.Future[str]:
+    """Return a future whose result is the reason once the backend is lost. Cancel it when the server stops.
+
+    The process ends soon after a loss in any case: calls of a lost backend may never return, also in this process.
+
+    Args:
+        backend: the backend.
+        on_lost: called at once from any thread, because Ray may end the process.
+    """
+    loop = asyncio.get_running_loop()
+    lost: asyncio.Future[str] = loop.create_future()
+
+    def settle(reason: str) -> None:
+        if not lost.done():
+            lost.set_result(reason)
+
+    def report(reason: str) -> None:
+        if lost.cancelled():
+            return
+        on_lost()
+        _log.error("backend lost", extra={"error": reason})
+        timer = threading.Timer(_LAST_SECONDS, _end_at_once)
+        timer.daemon = True
+        timer.start()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, reason)
+
+    backend.watch(report)
+    return lost
+
+
+def _new_executor() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="backend")
+
+
+def _end_at_once() -> None:
+    logging.shutdown()
+    os._exit(1)
+
+
+class _LineFormatter(logging.Formatter):
+    """A format of lines such as `2025-01-01 12:00:00 INFO    serving workers=2`."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        fields = {
+            key: value
+            for key, value in record.__dict__.items()
+            if key not in _STANDARD_FIELDS and not key.startswith("_")
+        }
+        return " ".join([super().formatMessage(record), *(f"{k}={_shown(v)}" for k, v in fields.items())])
+
+
+def _configure_logging(level: str, as_json: bool) -> None:
+    """Send all log events to stderr.
+
+    Args:
+        level: least important level of the server's own events, such as `INFO`; other packages log from `WARNING` on.
+        as_json: whether each line is a JSON object.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonFormatter(
+            "{asctime}{levelname}{name}{message}",
+            style="{",
+            rename_fields={"asctime": "time", "levelname": "level", "name": "logger", "message": "event"},
+            datefmt="%Y-%m-%dT%H:%M:%S%z",
+        )
+        if as_json
+        else _LineFormatter()
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("rollserve_server").setLevel(level)
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if text and text.isprintable() and " " not in text else repr(text)

@@ -1,17 +1,30 @@
-"""The environment that the server starts with, and what requests may name instead."""
+"""Environments: the one that the server starts with, profiles, and what requests may name instead."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from rollserve_server.argument_schemas import ArgumentSchema
 from rollserve_server.settings.groups import Group, JsonObject, Names, parse_json
 from rollserve_wire.columns import MAX_TEXT_INFO_BYTES
 from rollserve_wire.transforms import transform_from_json
 
-__all__ = ["AllowSettings", "EnvironmentSettings", "TransformSetting", "WrapperSetting"]
+__all__ = [
+    "AllowSettings",
+    "EnvironmentSettings",
+    "ProfileSetting",
+    "ProfileSettings",
+    "WrapperSetting",
+]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MAX_PROFILES, _MAX_TEXT_BYTES = 256, 256 << 10
+"""Number of profiles, and bytes of their descriptions and schemas: each answer to GetSampler has all of them."""
 
 
 class WrapperSetting(BaseModel):
@@ -28,7 +41,7 @@ def _check_transform(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-TransformSetting = Annotated[JsonObject, AfterValidator(_check_transform)]
+_TransformSetting = Annotated[JsonObject, AfterValidator(_check_transform)]
 """A transform as JSON: its kind, with its values."""
 
 
@@ -48,7 +61,7 @@ class EnvironmentSettings(Group):
         description="Wrappers of gymnasium, or module:Class, around the environment, innermost first, as JSON: "
         '[{"name": "…", "kwargs": {…}}, …].',
     )
-    transforms: Annotated[tuple[TransformSetting, ...], BeforeValidator(parse_json)] = Field(
+    transforms: Annotated[tuple[_TransformSetting, ...], BeforeValidator(parse_json)] = Field(
         default=(),
         max_length=64,
         description="Transforms of the environment's rewards, actions and observations, innermost first, as JSON: "
@@ -89,4 +102,81 @@ class AllowSettings(Group):
         description="A file or folder that clients may name in arguments of environments. Other paths on the server "
         "are refused in requests, because an environment may show what a file holds; paths in --env-kwargs and "
         "--wrappers are allowed. Can be given more than once; in the environment variable, separated by commas.",
+    )
+
+
+class ProfileSetting(BaseModel):
+    """An environment that clients may request by a name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    env: str = Field(min_length=1)
+    env_kwargs: JsonObject = {}
+    wrappers: tuple[WrapperSetting, ...] = Field(default=(), max_length=64)
+    transforms: tuple[_TransformSetting, ...] = Field(default=(), max_length=64)
+    vectorization: Literal["auto", "rows", "native", "envpool"] = "auto"
+    rows: int | None = Field(default=None, ge=1, le=4096)
+    episodes_per_row: int | None = Field(default=None, ge=1, le=1 << 16)
+    text_info_bytes: int = Field(default=0, ge=0, le=MAX_TEXT_INFO_BYTES)
+    multi_agent: Literal["parallel", "aec"] | None = None
+    global_state: bool = False
+    description: str = Field(default="", max_length=1000)
+    arguments: JsonObject = {}
+
+    @field_validator("env")
+    @classmethod
+    def _check_env(cls, value: str) -> str:
+        if value.startswith("profile:"):
+            raise ValueError("expected an environment's own id, because profiles do not build on each other")
+        return value
+
+    @field_validator("arguments")
+    @classmethod
+    def _check_arguments(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        schema = ArgumentSchema(value)
+        own = {name: each for name, each in info.data.get("env_kwargs", {}).items() if name in schema.names}
+        violation = schema.violation(own, is_complete=False)
+        if violation is not None:
+            raise ValueError(f"expected a schema that env_kwargs satisfy: {violation}")
+        return value
+
+
+def _check_profiles(value: dict[str, ProfileSetting]) -> dict[str, ProfileSetting]:
+    if len(value) > _MAX_PROFILES:
+        raise ValueError(f"expected at most {_MAX_PROFILES} profiles, got {len(value)}")
+    for name in value:
+        if not _NAME.fullmatch(name):
+            expected = "names of letters, digits, '.', '_' and '-', at most 64, with a letter or digit first"
+            raise ValueError(f"expected {expected}, got {name!r}")
+    size = sum(len(json.dumps([each.description, each.arguments])) for each in value.values())
+    if size > _MAX_TEXT_BYTES:
+        raise ValueError(f"expected descriptions and schemas of at most {_MAX_TEXT_BYTES} bytes in all, got {size}")
+    return value
+
+
+def _parsed(value: Any) -> Any:
+    profiles = parse_json(value)
+    if isinstance(profiles, dict):
+        for name, profile in profiles.items():
+            if not isinstance(profile, dict) or profile.keys() - ProfileSetting.model_fields.keys():
+                raise ValueError(
+                    f"expected for {name!r} an object with keys of {', '.join(ProfileSetting.model_fields)}"
+                )
+    return profiles
+
+
+class ProfileSettings(Group):
+    """Environments that clients request by a name, and whether they may request others."""
+
+    profiles: Annotated[dict[str, ProfileSetting], BeforeValidator(_parsed), AfterValidator(_check_profiles)] = Field(
+        default={},
+        description="Environments that clients may request as profile:NAME, with a JSON Schema (draft 2020-12) of the "
+        'arguments that they may give, as JSON: {"NAME": {"env": "…", "env_kwargs": {…}, "wrappers": […], '
+        '"transforms": […], "vectorization": "…", "rows": N, "episodes_per_row": N, "text_info_bytes": N, '
+        '"multi_agent": "…", "global_state": false, "description": "…", "arguments": {…}}}.',
+    )
+    allow_free_env: bool = Field(
+        default=True,
+        description="Whether clients may request environments by their ids and change arguments of environments that "
+        "are of no profile. With false, they may only request profiles.",
     )

@@ -1,18 +1,132 @@
-"""The gateway: where it listens, and what clients may take of it."""
+"""The gateway: where it listens, how clients prove who they are, and what they may take of it."""
 
 from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from rollserve_server.settings.groups import Address, Group
-from rollserve_server.settings.identity import IdentitySettings
-from rollserve_server.settings.tls import TlsSettings
-from rollserve_server.settings.tracing import TracingSettings
 
-__all__ = ["ClientLimits", "GatewaySettings"]
+__all__ = ["ClientLimits", "GatewaySettings", "IdentitySettings", "TlsSettings", "TracingSettings"]
+
+
+class TlsSettings(Group):
+    """Settings of TLS; without a certificate, connections are not encrypted."""
+
+    tls_cert: Path | None = Field(
+        default=None,
+        description="A PEM file with the server's certificate, followed by those between it and the authority, to "
+        "encrypt connections with TLS 1.3. When it changes, new connections get the new one.",
+    )
+    tls_key: Path | None = Field(
+        default=None, validate_default=True, description="A PEM file with the private key of the certificate."
+    )
+    tls_client_ca: Path | None = Field(
+        default=None,
+        description="A PEM file with certificates of authorities: clients need a certificate that one of them signed.",
+    )
+
+    @field_validator("tls_key")
+    @classmethod
+    def _check_key(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        cert = info.data.get("tls_cert")
+        if value is None and cert is not None:
+            raise ValueError("expected the private key of the certificate, because --tls-cert is given")
+        if value is not None and cert is None:
+            raise ValueError("expected a certificate, too (--tls-cert)")
+        return value
+
+    @field_validator("tls_client_ca")
+    @classmethod
+    def _check_client_ca(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and info.data.get("tls_cert") is None:
+            raise ValueError("expected a certificate of the server, too (--tls-cert)")
+        return value
+
+
+class TracingSettings(Group):
+    """Settings of traces; without an endpoint there are none."""
+
+    otlp_endpoint: str | None = Field(
+        default=None,
+        description="Where to send traces of RPCs: a collector for OpenTelemetry that accepts OTLP over gRPC, as "
+        "http://HOST:PORT without encryption, or https://HOST:PORT. Without it, nowhere.",
+    )
+    trace_ratio: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Share of the RPCs that are traced. Where a client sends the traceparent of a trace, it decides.",
+    )
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _check_endpoint(cls, value: str | None) -> str | None:
+        if value is not None and not _is_endpoint(value):
+            raise ValueError("expected http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:4317")
+        return value
+
+
+def _is_endpoint(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        has_port = parts.port is not None
+    except ValueError:
+        return False
+    is_bare = parts.path in ("", "/") and not (parts.query or parts.fragment or parts.username)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port and is_bare
+
+
+class IdentitySettings(Group):
+    """Settings of identity; without any, every client may do what the other settings permit."""
+
+    token_hashes: Path | None = Field(
+        default=None,
+        description="A file with hashes of the tokens that clients may show, which rollserve-server token create "
+        "writes. When it changes, the next RPC sees that. With this setting, clients need a token.",
+    )
+    tls_principals: Path | None = Field(
+        default=None,
+        description="A YAML file with names in clients' certificates, and a list of scopes for each. With this "
+        "setting, clients need such a certificate, or a token. Needs --tls-client-ca.",
+    )
+    jwt_jwks: Path | None = Field(
+        default=None,
+        description="A JSON Web Key Set with the public keys that signed tokens (JWT) are verified by. With this "
+        "setting, clients need a token. Needs --jwt-issuer and --jwt-audience.",
+    )
+    jwt_issuer: str | None = Field(
+        default=None, validate_default=True, description="The claim iss that signed tokens need."
+    )
+    jwt_audience: str | None = Field(
+        default=None, validate_default=True, description="The claim aud that signed tokens need, alone or in a list."
+    )
+    jwt_leeway_seconds: float = Field(
+        default=30.0,
+        ge=0,
+        le=600,
+        description="How far the clocks of the issuer and the server may differ, for exp, nbf and iat.",
+    )
+    jwt_scope_claim: str = Field(
+        default="scope", description="The claim with the scopes of a signed token: a text with blanks, or a list."
+    )
+
+    @property
+    def is_required(self) -> bool:
+        """Whether clients have to prove who they are."""
+        return not (self.token_hashes is None and self.tls_principals is None and self.jwt_jwks is None)
+
+    @field_validator("jwt_issuer", "jwt_audience")
+    @classmethod
+    def _check_claim(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None and info.data.get("jwt_jwks") is not None:
+            raise ValueError("expected the claim that tokens need, because --jwt-jwks is given")
+        if value is not None and info.data.get("jwt_jwks") is None:
+            raise ValueError("expected keys, too (--jwt-jwks)")
+        return value
 
 
 class ClientLimits(Group):

@@ -1,28 +1,48 @@
-"""Faults: what a test can ask for, and what of it waits."""
+"""Faults that a test can ask for, what of them waits, and the RPCs and workers that they befall."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+import grpc.aio
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from rollserve_server.errors import InvalidValueError, shorten
-from rollserve_wire.v1 import sampler_service_pb2
+from rollserve._calls.responses import responses_of
+from rollserve_server.errors import InvalidValueError, StoppingError, WorkerLostError, shorten
+from rollserve_server.pool import InProcessBackend, RemoteBuffer, ThreadWorker
+from rollserve_wire.protobuf import keys_of
+from rollserve_wire.reasons import Reason
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["BreakStream", "Delay", "Faults", "KillWorker", "RefuseUpdate"]
+    from rollserve_server.sampling import WorkOrder
+    from rollserve_server.settings import WorkerSettings
+
+__all__ = ["Faults", "FaultyBackend", "FaultyRpcs", "WrappedRpcs"]
 
 _log = logging.getLogger(__name__)
-
-_RPCS = sampler_service_pb2.DESCRIPTOR.services_by_name["SamplerService"].methods_by_name
+_SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"]
 _MAX_MADE = 1000
 """Number of faults that the report has."""
+_PREFIX = f"/{_SERVICE.full_name}/"
+_UPDATES = {"UpdateAgent": "agent", "UpdateEnv": "environment"}
+_BATCH_STREAMS = ("ObtainSamples", "ObtainExactEpisodes", "StreamSamples")
+_SAMPLING: dict[str, type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest]] = {
+    "ObtainSamples": pb.ObtainSamplesRequest,
+    "ObtainExactEpisodes": pb.ObtainExactEpisodesRequest,
+}
+_REASONS = {"agent": Reason.AGENT_REFUSED, "environment": Reason.ENV_REFUSED}
+_KEYS = keys_of(pb.ObtainSamplesResponse.DESCRIPTOR)
+_WITH_STEPS, _ACCOUNT = (_KEYS["batch"], _KEYS["shared"]), _KEYS["account"]
+_ASKED = "a test has asked for it"
+_R = TypeVar("_R")
 
 
 class _Fault(BaseModel):
@@ -62,13 +82,17 @@ class Delay(_Fault):
     @field_validator("rpc")
     @classmethod
     def _is_rpc(cls, name: str) -> str:
-        if name and name not in _RPCS:
-            raise ValueError(f"one of {', '.join(sorted(_RPCS))}")
+        if name and name not in _SERVICE.methods_by_name:
+            raise ValueError(f"one of {', '.join(sorted(_SERVICE.methods_by_name))}")
         return name
 
 
 _Any = Annotated[KillWorker | BreakStream | RefuseUpdate | Delay, Field(discriminator="fault")]
+
+
 _ANY: TypeAdapter[KillWorker | BreakStream | RefuseUpdate | Delay] = TypeAdapter(_Any)
+
+
 _F = TypeVar("_F", bound=_Fault)
 
 
@@ -131,3 +155,172 @@ def _explained(error: ErrorDetails) -> InvalidValueError:
         expected, got = "a value", "none"
     field = ".".join(str(part) for part in error["loc"][1:]) or "fault"
     return InvalidValueError.of(field, expected=expected, got=shorten(repr(got)))
+
+
+class WrappedRpcs(grpc.aio.ServerInterceptor):
+    """Base of what stands around each RPC of the sampler service, by its name."""
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """Return the handler of an RPC, wrapped; that of another service as it is."""
+        handler, method = await continuation(handler_call_details), handler_call_details.method
+        if handler is None or not method.startswith(_PREFIX):
+            return handler
+        name = method.removeprefix(_PREFIX)
+
+        async def answer(requests: object, context: Any) -> bytes:
+            return await self._answer(name, handler.stream_unary, requests, context)
+
+        async def stream(requests: object, context: Any) -> None:
+            await self._stream(name, handler.stream_stream, requests, context)
+
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream, None, None)
+        return grpc.stream_unary_rpc_method_handler(answer, None, None)
+
+    async def _answer(
+        self, name: str, handle: Callable[[object, Any], Awaitable[bytes]], requests: object, context: Any
+    ) -> bytes:
+        """Return the response of an RPC, which `handle` answers."""
+        raise NotImplementedError
+
+    async def _stream(
+        self, name: str, handle: Callable[[object, Any], Awaitable[None]], requests: object, context: Any
+    ) -> None:
+        """Send the responses of an RPC, which `handle` writes to the context."""
+        raise NotImplementedError
+
+
+class FaultyRpcs(WrappedRpcs):
+    """Makes the faults of the sampler service's RPCs."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+
+    async def _answer(
+        self, name: str, handle: Callable[[object, Any], Awaitable[bytes]], requests: object, context: Any
+    ) -> bytes:
+        await self._delay(name)
+        return await handle(requests, _FaultyContext(context, name, self._faults))
+
+    async def _stream(
+        self, name: str, handle: Callable[[object, Any], Awaitable[None]], requests: object, context: Any
+    ) -> None:
+        await self._delay(name)
+        faulty = _FaultyContext(context, name, self._faults)
+        # What was written in the background may be the last for long, so that nobody notices a broken stream.
+        handling, breaking = asyncio.ensure_future(handle(requests, faulty)), asyncio.create_task(faulty.broken.wait())
+        try:
+            await asyncio.wait({handling, breaking}, return_when=asyncio.FIRST_COMPLETED)
+            if not faulty.is_broken:
+                await handling
+        finally:
+            handling.cancel()
+            breaking.cancel()
+            await asyncio.wait({handling})
+        if faulty.is_broken and not faulty.is_aborted:
+            await faulty.abort()
+
+    async def _delay(self, name: str) -> None:
+        fault = self._faults.take(Delay, lambda fault: fault.rpc in ("", name))
+        if fault is not None:
+            await asyncio.sleep(fault.seconds)
+
+
+class _FaultyContext:
+    """An RPC as gRPC has it, whose requests may be refused, and whose stream may break.
+
+    Attributes:
+        broken: set once the stream is broken.
+        is_aborted: whether the RPC was aborted, which gRPC allows once.
+    """
+
+    def __init__(self, context: Any, name: str, faults: Faults) -> None:
+        self.broken = asyncio.Event()
+        self.is_aborted = False
+        self._context = context
+        self._name = name
+        self._faults = faults
+        self._num_messages = 0
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the stream is broken."""
+        return self.broken.is_set()
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._context, attribute)
+
+    async def read(self) -> Any:
+        request = await self._context.read()
+        if self._faults.waits(RefuseUpdate):
+            update = _update_in(self._name, request)
+            if self._faults.take(RefuseUpdate, lambda fault: fault.update == update):
+                raise InvalidValueError(f"the {update} is refused: {_ASKED}", reason=_REASONS[update])
+        return request
+
+    async def write(self, message: bytes) -> None:
+        if self._name not in _BATCH_STREAMS:
+            await self._context.write(message)
+        elif self.is_broken or self._faults.waits(BreakStream):
+            for response in responses_of(message):
+                await self._write_unless_broken(bytes(response))
+        else:
+            self._num_messages += sum(response[0] in _WITH_STEPS for response in responses_of(message))
+            await self._context.write(message)
+
+    async def _write_unless_broken(self, response: bytes) -> None:
+        has_steps = response[0] in _WITH_STEPS
+        is_last = response[0] == _ACCOUNT
+        if not self.is_broken and (has_steps or is_last):
+            due = self._faults.take(BreakStream, lambda fault: is_last or self._num_messages >= fault.after_messages)
+            if due is not None:
+                self.broken.set()
+        if self.is_broken:
+            raise StoppingError(f"the stream is broken: {_ASKED}")
+        self._num_messages += has_steps
+        await self._context.write(response)
+
+    async def abort(
+        self, code: grpc.StatusCode = grpc.StatusCode.UNKNOWN, details: str = "", metadata: Any = ()
+    ) -> None:
+        if self.is_broken:  # a lost connection has no reason either
+            code, details, metadata = grpc.StatusCode.UNAVAILABLE, f"the stream is broken: {_ASKED}", ()
+        self.is_aborted = True
+        await self._context.abort(code, details, metadata)
+
+
+def _update_in(name: str, request: Any) -> str:
+    """Return what a request updates; empty for nothing."""
+    if name in _SAMPLING and isinstance(request, bytes):
+        sampling = _SAMPLING[name].FromString(request)
+        return "agent" if sampling.options.HasField("agent_update") else ""
+    return _UPDATES.get(name, "")
+
+
+class FaultyBackend(InProcessBackend):
+    """A maker of workers that are threads, and that `KillWorker` ends."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+
+    def create_worker(self, worker_index: int, settings: WorkerSettings) -> ThreadWorker:
+        """Return a new worker, which starts in its thread."""
+        return _MortalWorker(worker_index, settings, self._faults)
+
+    def of_sampler(self, name: str, *, adopt: bool) -> FaultyBackend:
+        """Return the backend itself, which has no state."""
+        return self
+
+
+class _MortalWorker(ThreadWorker):
+    def __init__(self, worker_index: int, settings: WorkerSettings, faults: Faults) -> None:
+        super().__init__(worker_index, settings)
+        self._faults = faults
+
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
+        answer = super().work(order)
+        if self._faults.take(KillWorker, lambda fault: fault.worker_index in (None, self.index)):
+            self.kill(WorkerLostError(f"worker {self.index} is lost: a test has asked for it", self.index))
+        return answer

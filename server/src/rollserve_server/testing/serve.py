@@ -9,9 +9,7 @@ import gymnasium
 
 from rollserve_server.cli import main
 from rollserve_server.serving import Extras, run
-from rollserve_server.testing.faults import Faults
-from rollserve_server.testing.rpc_faults import FaultyRpcs
-from rollserve_server.testing.worker_faults import FaultyBackend
+from rollserve_server.testing.faults import Faults, FaultyBackend, FaultyRpcs
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Checks of an MLP before it is built."""
+"""The head of an MLP, and the checks before the MLP is built."""
 
 from __future__ import annotations
 
@@ -8,28 +8,72 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollserve_server.agents.agent import FLOAT32
-from rollserve_server.agents.mlp.cores import core_shapes
-from rollserve_server.agents.mlp.head import heads_of, log_std_names, mlp_head
-from rollserve_server.agents.mlp.normalization import check_variance, normalization_shapes
+from rollserve_server.agents.agent import FLOAT32, FLOAT64, ActionMask
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
+from rollserve_server.agents.heads import build_head, build_hybrid
+from rollserve_server.agents.mlp.agent import NetworkInput, check_variance
+from rollserve_server.agents.mlp.network import core_shapes
 from rollserve_server.agents.parameters import check_parameters
 from rollserve_server.errors import InvalidValueError
+from rollserve_wire.moments import MEAN, VARIANCE
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import InfoSpec
-    from rollserve_server.agents.mlp.flattening import NetworkInput
-    from rollserve_server.agents.specs.heads import HeadSettings
-    from rollserve_server.agents.specs.mlp import MlpSpec
-    from rollserve_server.agents.specs.shapes import ArrayType
+    from rollserve_server.agents.distributions import Head
+    from rollserve_server.agents.specs import ArrayType, HeadKind, HeadSettings, MlpSpec
 
-__all__ = ["check_mlp"]
+__all__ = ["check_mlp", "mlp_head"]
 
+_GAUSSIANS = ("diagonal_gaussian", "squashed_gaussian")
 _MAX_LAYERS = 1000
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-6, 1e6
 _MIN_EPSILON = 1e-12
 _MAX_CORE_SIZE = 4096
+
+
+def mlp_head(
+    spec: MlpSpec,
+    action_space: Space[Any],
+    exploration: Exploration = DEFAULT_EXPLORATION,
+    mask: ActionMask | None = None,
+    *,
+    is_stacked: bool = False,
+) -> Head:
+    """Build the head of an MLP.
+
+    Args:
+        spec: MLP, whose parameters need not have been checked.
+        action_space: action space of one row.
+        exploration: how freely the head acts.
+        mask: action mask; None without one.
+        is_stacked: whether rows differ in log_std, which the head then gets as an output.
+
+    Raises:
+        InvalidValueError: the head does not fit the action space.
+    """
+    if spec.head == "hybrid":
+        log_stds = {leaf: spec.parameters.get(name) for leaf, name in _log_std_names(spec).items()}
+        return build_hybrid(spec.leaf_heads, action_space, log_stds, exploration, mask)
+    log_std = None if is_stacked else spec.parameters.get("log_std")
+    return build_head(spec.head, action_space, log_std, spec.settings, exploration, mask)
+
+
+def _heads_of(spec: MlpSpec) -> Iterator[tuple[str, str, HeadKind, HeadSettings]]:
+    """Yield each head: the leaf that it is for, its field in errors, its kind and its settings."""
+    if spec.head != "hybrid":
+        yield "", spec.head, spec.head, spec.settings
+    for leaf, (kind, settings) in spec.leaf_heads.items():
+        yield leaf, f"hybrid.leaves[{leaf!r}].{kind}", kind, settings
+
+
+def _log_std_names(spec: MlpSpec) -> dict[str, str]:
+    """Return the names of the parameters that have a constant log_std, by the leaf of the action space."""
+    return {
+        leaf: f"log_std/{leaf}" if leaf else "log_std"
+        for leaf, _, kind, settings in _heads_of(spec)
+        if kind in _GAUSSIANS and not settings.predicted_log_std
+    }
 
 
 def check_mlp(spec: MlpSpec, network_input: NetworkInput, action_space: Space[Any]) -> None:
@@ -40,22 +84,17 @@ def check_mlp(spec: MlpSpec, network_input: NetworkInput, action_space: Space[An
         network_input: what the input of the network has to be.
         action_space: action space of one row.
     """
-    for _, field, _, settings in heads_of(spec):
+    for _, field, _, settings in _heads_of(spec):
         _check_settings(field, settings)
     _check_norm(spec)
     # Without parameters, heads have log_std among their inputs.
     inputs = mlp_head(dataclasses.replace(spec, parameters={}), action_space).inputs
-    log_stds = dict(_log_std_sizes(spec, inputs))
+    names = set(_log_std_names(spec).values())  # of parameters that have a constant log_std
+    log_stds = {column.name: column.shape[0] for column in inputs if column.name in names}
     num_outputs = sum(column.shape[0] for column in inputs if column.name not in log_stds)
     _check_sizes(spec, network_input, num_outputs)
     check_parameters(spec.parameters, _parameter_shapes(spec, network_input.num_observed, log_stds))
     check_variance(spec.parameters)
-
-
-def _log_std_sizes(spec: MlpSpec, inputs: Sequence[InfoSpec]) -> Iterator[tuple[str, int]]:
-    """Yield names and sizes of the parameters that have a constant log_std."""
-    names = set(log_std_names(spec).values())
-    yield from ((column.name, column.shape[0]) for column in inputs if column.name in names)
 
 
 def _check_settings(field: str, settings: HeadSettings) -> None:
@@ -94,7 +133,7 @@ def _check_sizes(spec: MlpSpec, network_input: NetworkInput, output_size: int) -
         expected = f"{network_input.size}, the flat size of {network_input.content}"
         raise InvalidValueError.of("layer_sizes[0]", expected=expected, got=sizes[0])
     if sizes[-1] != output_size:
-        is_predicted = any(settings.predicted_log_std for *_, settings in heads_of(spec))
+        is_predicted = any(settings.predicted_log_std for *_, settings in _heads_of(spec))
         purpose = "means and log_std of the action space" if is_predicted else "the action space"
         expected = f"{output_size}, for {purpose}"
         raise InvalidValueError.of(f"layer_sizes[{len(sizes) - 1}]", expected=expected, got=sizes[-1])
@@ -126,7 +165,7 @@ def _parameter_shapes(spec: MlpSpec, num_observed: int, log_stds: Mapping[str, i
         num_features = spec.core.size
         shapes[f"{len(sizes) - 2}/weight"] = FLOAT32, (sizes[-1], num_features)
     if spec.normalization is not None:
-        shapes |= normalization_shapes(num_observed)
+        shapes |= dict.fromkeys((MEAN, VARIANCE), (FLOAT64, (num_observed,)))
     shapes |= {name: (FLOAT32, (size,)) for name, size in log_stds.items()}
     if spec.value == "shared":
         shapes["value/weight"], shapes["value/bias"] = (FLOAT32, (1, num_features)), (FLOAT32, (1,))

@@ -8,14 +8,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_server.agents.action_masks import masked_values
-from rollserve_server.agents.agent import ACTION_MASK, VALUE, Agent, Decision, InfoSpec, StateSpec
-from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
-from rollserve_server.agents.finiteness import FINITE, first_bad_elements
-from rollserve_server.agents.onnx.head import onnx_head
-from rollserve_server.agents.onnx.ports import NOISE
-from rollserve_server.agents.previous import PREVIOUS_REWARD, action_states, is_previous, reward_state
-from rollserve_server.agents.roles import NEXT_STATE, STATE, leaf_role
-from rollserve_server.envs import leaf_bounds, leaves_of_space
+from rollserve_server.agents.agent import (
+    ACTION_MASK,
+    FINITE,
+    NEXT_STATE,
+    PREVIOUS_REWARD,
+    STATE,
+    VALUE,
+    ActionMask,
+    Agent,
+    Decision,
+    InfoSpec,
+    StateSpec,
+    action_states,
+    first_bad_elements,
+    is_previous,
+    leaf_role,
+    reward_state,
+)
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
+from rollserve_server.agents.onnx.ports import NOISE, onnx_head
+from rollserve_server.envs import Leaf, leaf_bounds, leaves_of_space
 from rollserve_server.errors import AgentFailedError, show
 from rollserve_wire.errors import mismatch
 
@@ -24,12 +37,8 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import ActionMask
-    from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.onnx.session import Runner
-    from rollserve_server.agents.specs.onnx import OnnxSpec, Port
-    from rollserve_server.agents.specs.shapes import Shapes
-    from rollserve_server.envs import Leaf
+    from rollserve_server.agents.specs import OnnxSpec, Port, Shapes
 
 __all__ = ["OnnxAgent"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,6 @@ from rollserve_server.errors import InvalidValueError, OverLimitError, listed
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import onnx
 
 __all__ = ["Declared", "ModelParts", "join_model", "read_model"]

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rollserve_server.agents.action_masks import action_mask_of
-from rollserve_server.agents.agent import ACTION_MASK
-from rollserve_server.agents.identity import model_digest
-from rollserve_server.agents.onnx.head import onnx_head
-from rollserve_server.agents.onnx.model import read_model
-from rollserve_server.agents.onnx.ports import check_converts, check_output, match_inputs, match_outputs
-from rollserve_server.agents.onnx.run_probe import run_probe
+from rollserve_server.agents.agent import (
+    ACTION_MASK,
+    OBSERVATION,
+    PREVIOUS_ACTION,
+    PREVIOUS_REWARD,
+    STATE,
+    ActionMask,
+    is_previous,
+    leaf_role,
+)
+from rollserve_server.agents.identity import content_digest
+from rollserve_server.agents.onnx.model import ModelParts, read_model
+from rollserve_server.agents.onnx.ports import check_converts, check_output, match_inputs, match_outputs, onnx_head
 from rollserve_server.agents.parameters import check_parameters
-from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD, is_previous
-from rollserve_server.agents.roles import OBSERVATION, STATE, leaf_role
-from rollserve_server.agents.specs.onnx import OnnxSpec
-from rollserve_server.agents.specs.shapes import shapes_of
-from rollserve_server.envs import leaves_of_space
+from rollserve_server.agents.sandbox import NUM_PROBE_ROWS, SandboxError, random_masks, random_rows, run_in_sandbox
+from rollserve_server.agents.specs import Batching, OnnxModel, OnnxSpec, Port, Shapes, shapes_of
+from rollserve_server.envs import Leaf, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import ActionMask
-    from rollserve_server.agents.specs.onnx import OnnxModel, Port
-    from rollserve_server.envs import Leaf
-    from rollserve_server.settings import AgentSettings
+    from rollserve_server.settings import AgentSettings, SandboxLimits
 
-__all__ = ["check_onnx", "prepare_onnx"]
+__all__ = ["check_onnx", "check_providers", "prepare_onnx"]
+
+_ALWAYS_AVAILABLE = "CPUExecutionProvider"
+_MAX_OTHER_NUMBERS = 1 << 16  # made here for all rows of the probe, then by each worker for all of its rows
+_SCRIPT = Path(__file__).with_name("probe.py")
+
+
+def check_providers(names: Sequence[str]) -> None:
+    """Raise InvalidValueError unless all execution providers are available: ONNX Runtime leaves out the others."""
+    if set(names) <= {_ALWAYS_AVAILABLE}:
+        return
+    import onnxruntime  # imported late: it takes a while
+
+    available = onnxruntime.get_available_providers()
+    for name in names:
+        if name not in available:
+            expected = f"execution providers of this machine ({', '.join(available)})"
+            raise InvalidValueError.of("onnx_providers", expected=expected, got=repr(name))
 
 
 def prepare_onnx(
@@ -47,7 +69,7 @@ def prepare_onnx(
     inputs = match_inputs(model, parts, leaves, action_leaves, mask)
     states = [port for port in inputs if port.role.startswith(STATE)]
     by_role = _leaves_by_role(leaves, action_leaves)
-    outputs, batching = run_probe(parts, inputs, by_role, mask, settings.onnx_providers, settings.model_sandbox)
+    outputs, batching = _run_probe(parts, inputs, by_role, mask, settings.onnx_providers, settings.model_sandbox)
     spec = OnnxSpec(
         graph=parts.graph,
         inputs=inputs,
@@ -60,7 +82,7 @@ def prepare_onnx(
         shapes=shapes_of(parts.parameters),
         agent_inputs=model.agent_inputs,
         leaf_heads=model.leaf_heads,
-        source=model_digest(model),
+        source=content_digest(model),
     )
     check_onnx(spec, observation_space, action_space)
     return spec
@@ -84,6 +106,65 @@ def check_onnx(spec: OnnxSpec, observation_space: Space[Any], action_space: Spac
     for column in onnx_head(spec, spec.outputs, action_space).inputs:
         check_output(spec.outputs[column.name], column.dtype, column.shape[0])
     check_parameters(spec.parameters, spec.shapes)
+
+
+def _run_probe(
+    parts: ModelParts,
+    inputs: Sequence[Port],
+    leaves: Mapping[str, Leaf],
+    mask: ActionMask | None,
+    providers: Sequence[str],
+    limits: SandboxLimits,
+) -> tuple[Shapes, Batching]:
+    """Probe a model on random observations.
+
+    Args:
+        parts: model.
+        inputs: all inputs.
+        leaves: leaves of the observation and action spaces by the role of an input that has them.
+        mask: action mask; None without one.
+        providers: execution providers of ONNX Runtime, the best first.
+        limits: limits of the sandbox.
+
+    Returns:
+        Dtype and shape of a row of each output, and the numbers of rows in which the model may run.
+
+    Raises:
+        InvalidValueError: the model is refused; the field is `model` or `model.input`.
+    """
+    num_others = sum(math.prod(port.shape) for port in inputs if port.role not in leaves)
+    if num_others > _MAX_OTHER_NUMBERS:
+        expected = f"at most {_MAX_OTHER_NUMBERS} numbers of masks, noise and states per row"
+        raise InvalidValueError.of("model.input", expected=expected, got=num_others)
+    arguments = {
+        "graph": parts.graph,
+        "parameters": dict(parts.parameters),
+        "providers": list(providers),
+        "rows": _random_inputs(inputs, leaves, mask),
+    }
+    num_bytes = len(parts.graph) + sum(value.nbytes for value in parts.parameters.values())
+    try:
+        result = run_in_sandbox([str(_SCRIPT)], arguments, num_bytes, limits)
+    except SandboxError as error:
+        raise InvalidValueError(error.text, field="model") from None
+    outputs = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in result["outputs"].items()}
+    return outputs, Batching(*result["batching"])
+
+
+def _random_inputs(
+    inputs: Sequence[Port], leaves: Mapping[str, Leaf], mask: ActionMask | None
+) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    rows: dict[str, np.ndarray] = {}
+    for port in inputs:
+        if port.role in leaves:
+            values = random_rows(leaves[port.role], generator)
+        elif mask is not None and port.role == ACTION_MASK:
+            values = random_masks(mask, generator)
+        else:
+            values = generator.standard_normal((NUM_PROBE_ROWS, *port.shape))
+        rows[port.name] = values.astype(port.dtype)
+    return rows
 
 
 def _check_previous(spec: OnnxSpec, action_space: Space[Any]) -> None:

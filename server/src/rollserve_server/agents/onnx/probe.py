@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
-
-    from rollserve_server.agents.onnx.session import Runner
 
 
 def _load(path: str) -> Any:
@@ -26,7 +25,7 @@ def _load(path: str) -> Any:
     return module
 
 
-_sandbox = _load("../sandbox/child.py")
+_sandbox = _load("../sandbox_child.py")
 
 
 def probe(
@@ -59,9 +58,21 @@ def probe(
     with contextlib.suppress(Exception):  # a model may refuse perturbed parameters
         sessions.append(running.make_session(graph, _sandbox.perturbed(parameters), providers))
     inputs = {name: (array.dtype, array.shape[1:]) for name, array in rows.items()}
-    model = _Probe(sessions, rows, inputs, outputs, running.Runner)
+
+    def bits(session: InferenceSession, chosen: np.ndarray) -> list[bytes]:
+        """Return the bits of each chosen row's results."""
+        try:
+            runner = running.Runner(session, inputs, outputs, len(chosen))
+            for name, column in runner.inputs.items():
+                column[...] = rows[name][chosen]
+            runner.run()
+        except Exception as error:
+            raise _failed(len(chosen), error) from error
+        return [b"".join(column[row].tobytes() for column in runner.outputs.values()) for row in range(len(chosen))]
+
+    runs = [functools.partial(bits, each) for each in sessions]
     described = {name: (dtype.str, shape) for name, (dtype, shape) in outputs.items()}
-    return {"outputs": described, "batching": model.find_batching()}
+    return {"outputs": described, "batching": _sandbox.find_batching(runs, len(next(iter(rows.values()))))}
 
 
 def _outputs(session: InferenceSession, rows: dict[str, np.ndarray]) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -92,49 +103,6 @@ def _failed(num_rows: int, error: Exception) -> Exception:
 
 def _kind(result: Any) -> str:
     return f"dtype {result.dtype}" if isinstance(result, np.ndarray) else type(result).__name__
-
-
-class _Probe:
-    """A model with inputs for many rows.
-
-    It runs with its own parameters and with perturbed ones: parameters that are zeros would hide differences.
-    """
-
-    def __init__(
-        self,
-        sessions: list[InferenceSession],
-        rows: dict[str, np.ndarray],
-        inputs: dict[str, Any],
-        outputs: dict[str, Any],
-        runner: type[Runner],
-    ) -> None:
-        self._sessions, self._rows, self._inputs, self._outputs = sessions, rows, inputs, outputs
-        self._runner = runner
-        self._num_rows = len(next(iter(rows.values())))
-
-    def find_batching(self) -> tuple[int, int]:
-        """Find the numbers of rows that give a row the same bits, whatever its neighbours and its position."""
-        batching: tuple[int, int] = _sandbox.find_batching(self._run, self._num_rows)
-        return batching
-
-    def _run(self, chosen: np.ndarray) -> list[bytes]:
-        """Return the bits of each chosen row's results, from all sessions that do not fail; the first must work."""
-        session, *others = self._sessions
-        try:
-            results = [self._bits(session, chosen)]
-        except Exception as error:
-            raise _failed(len(chosen), error) from error
-        for other in others:
-            with contextlib.suppress(Exception):
-                results.append(self._bits(other, chosen))
-        return [b"".join(row) for row in zip(*results, strict=True)]
-
-    def _bits(self, session: InferenceSession, chosen: np.ndarray) -> list[bytes]:
-        runner = self._runner(session, self._inputs, self._outputs, len(chosen))
-        for name, column in runner.inputs.items():
-            column[...] = self._rows[name][chosen]
-        runner.run()
-        return [b"".join(column[row].tobytes() for column in runner.outputs.values()) for row in range(len(chosen))]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Runner", "aligned", "make_session"]
+__all__ = ["Runner", "make_session"]
 
 _ALIGNMENT = 64  # bytes of a cache line
 _FATAL = 4  # severity of ONNX Runtime's log: errors are exceptions anyway
@@ -48,7 +48,7 @@ def make_session(
     return onnxruntime.InferenceSession(graph, options, list(providers))
 
 
-def aligned(shape: Sequence[int], dtype: np.dtype, *, each_row: bool = False) -> np.ndarray:
+def _aligned(shape: Sequence[int], dtype: np.dtype, *, each_row: bool = False) -> np.ndarray:
     """Return zeros aligned to a cache line, because vector code treats the ends of unaligned arrays differently.
 
     With `each_row`, each row is aligned, with gaps between rows where needed.
@@ -93,7 +93,7 @@ class Runner:
         step = size if max_rows is None else max_rows
         self._session = session
         padded_inputs, padded_outputs = (
-            {name: aligned((size, *shape), dtype, each_row=step == 1) for name, (dtype, shape) in ports.items()}
+            {name: _aligned((size, *shape), dtype, each_row=step == 1) for name, (dtype, shape) in ports.items()}
             for ports in (inputs, outputs)
         )
         self._bindings = [

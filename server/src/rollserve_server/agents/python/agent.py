@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.agents.action_masks import action_mask_of, masked_actions
-from rollserve_server.agents.agent import Agent, Decision, InfoSpec
-from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
-from rollserve_server.agents.finiteness import FINITE, first_bad_elements
-from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
-from rollserve_server.agents.python.arrays import entry, misfit
-from rollserve_server.agents.python.calls import PolicyCalls
-from rollserve_server.agents.python.loading import make_policy
+from rollserve_server.agents.agent import (
+    FINITE,
+    PREVIOUS_ACTION,
+    PREVIOUS_REWARD,
+    ActionMask,
+    Agent,
+    Decision,
+    InfoSpec,
+    first_bad_elements,
+)
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
+from rollserve_server.agents.python.policy import PolicyCalls, PolicyResult, entry, make_policy, misfit
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 from rollserve_wire.errors import mismatch
@@ -23,10 +28,7 @@ from rollserve_wire.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rollserve_server.agents.agent import ActionMask
-    from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.python.calls import PolicyResult
-    from rollserve_server.agents.specs.python import PythonSpec
+    from rollserve_server.agents.specs import PythonSpec
 
 __all__ = ["PythonAgent", "load_python"]
 

@@ -10,17 +10,17 @@ import numpy as np
 from rollserve_server.agents.action_masks import action_mask_of
 from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.parameters import check_finite
-from rollserve_server.agents.python.loading import find_installed
-from rollserve_server.agents.sandbox.run import SandboxError, run_in_sandbox
-from rollserve_server.agents.specs.batching import Batching
-from rollserve_server.agents.specs.python import (
+from rollserve_server.agents.python.policy import find_installed
+from rollserve_server.agents.sandbox import SandboxError, run_in_sandbox
+from rollserve_server.agents.specs import (
+    Batching,
     InstalledFactory,
     PickledFactory,
     PythonForm,
     PythonSource,
     PythonSpec,
+    shapes_of,
 )
-from rollserve_server.agents.specs.shapes import shapes_of
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, OverLimitError
 from rollserve_wire.errors import mismatch
 from rollserve_wire.reasons import Reason

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_server.agents.action_masks import shown_values
-from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
-from rollserve_server.agents.python.arrays import info_spec, misfit
-from rollserve_server.agents.python.calls import PolicyCalls
-from rollserve_server.agents.python.loading import make_policy
-from rollserve_server.agents.sandbox.child import RefusedError, answer, find_batching, perturbed
-from rollserve_server.agents.sandbox.random_rows import NUM_PROBE_ROWS, random_masks, random_rows
-from rollserve_server.envs import leaves_of_space
+from rollserve_server.agents.agent import PREVIOUS_ACTION, PREVIOUS_REWARD, ActionMask, InfoSpec
+from rollserve_server.agents.python.policy import PolicyCalls, PolicyResult, info_spec, make_policy, misfit
+from rollserve_server.agents.sandbox import NUM_PROBE_ROWS, random_masks, random_rows
+from rollserve_server.agents.sandbox_child import RefusedError, answer, find_batching, perturbed
+from rollserve_server.envs import Leaf, leaves_of_space
 from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, listed, traceback_of
 from rollserve_wire.reasons import Reason
 
@@ -23,10 +21,7 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import ActionMask, InfoSpec
-    from rollserve_server.agents.python.calls import PolicyResult
-    from rollserve_server.agents.specs.python import Factory
-    from rollserve_server.envs import Leaf
+    from rollserve_server.agents.specs import Factory
 
 
 def probe(
@@ -55,7 +50,7 @@ def probe(
             "inputs": calls.inputs,
             "states": [(state.name, state.initial.dtype.str, state.initial.shape) for state in calls.states],
             "infos": [(info.name, info.dtype.str, info.shape) for info in probed.find_infos()],
-            "batching": find_batching(lambda rows: _bits(probes, rows), NUM_PROBE_ROWS),
+            "batching": find_batching([each.bits for each in probes], NUM_PROBE_ROWS),
         }
     except DomainError as error:
         details = {
@@ -132,16 +127,6 @@ def _random_previous(
     """Return random values of the states for the action and the reward before."""
     columns = [random_rows(leaf, generator) for leaf in action_leaves] if PREVIOUS_ACTION in calls.inputs else []
     return [*columns, *([generator.standard_normal(NUM_PROBE_ROWS)] if PREVIOUS_REWARD in calls.inputs else [])]
-
-
-def _bits(probes: Sequence[_Probe], chosen: np.ndarray) -> Sequence[bytes]:
-    """Return the bits of each chosen row's results in all probes; failures of all but the first are ignored."""
-    first, *others = probes
-    results = [first.bits(chosen)]
-    for other in others:
-        with contextlib.suppress(AgentFailedError):
-            results.append(other.bits(chosen))
-    return [b"".join(row) for row in zip(*results, strict=True)]
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.envs.envpool.environment import check_actions, find_envpool
+from rollserve_server.envs.envpool import check_actions, find_envpool
+from rollserve_server.envs.making import call_with_arguments
 from rollserve_server.envs.many.turns import Turn, TurnEnv
 from rollserve_server.envs.outcomes import ReturnedError
-from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.errors import InvalidValueError
 from rollserve_wire.errors import mismatch
 
@@ -78,7 +78,9 @@ class EnvPoolPlayers(TurnEnv):
         columns = np.stack([np.asarray(actions.get(player, any_action)) for player in range(len(self.agents))])
         pending = np.array([turn.reward for turn in self._last])
         pending[list(self._acting)] = 0.0
-        observations, rewards, terminated, truncated, infos = self._pool.step(columns.astype(self._action_dtype))
+        observations, rewards, terminated, truncated, infos = self._pool.step(
+            columns.astype(self._pool.action_space.dtype)
+        )
         return self._turns(observations, rewards, (bool(terminated[0]), bool(truncated[0])), infos, pending)
 
     def cut(self) -> Sequence[Turn]:
@@ -94,10 +96,6 @@ class EnvPoolPlayers(TurnEnv):
     def close(self) -> None:
         """Release the pool."""
         self._pool = None
-
-    @property
-    def _action_dtype(self) -> Any:
-        return self._pool.action_space.dtype
 
     def _make_pool(self, seed: int) -> Any:
         """Make a pool with one row and one thread."""

@@ -1,37 +1,77 @@
-"""Environments with many agents: found by their ids, made with their arguments, and closed."""
+"""Environments with many agents: found by their ids, made with their arguments and wrappers, and closed."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+import numpy as np
 
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.making import python_arguments
-from rollserve_server.envs.many.aec import AecTurns
+from rollserve_server.envs.making import call_with_arguments, python_arguments
 from rollserve_server.envs.many.envpool_players import EnvPoolPlayers
-from rollserve_server.envs.many.parallel import ParallelTurns
-from rollserve_server.envs.many.wrappers import wrap
-from rollserve_server.envs.refusals import call_with_arguments
-from rollserve_server.envs.registry import imported_member, module_of, suggestion
+from rollserve_server.envs.many.turns import AecTurns, ParallelTurns, TurnEnv
+from rollserve_server.envs.registry import forbidden_wrapper, imported_member, module_of, suggestion
 from rollserve_server.errors import InvalidValueError, NotFoundError, show, within
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from rollserve_server.envs.many.turns import TurnEnv
-    from rollserve_wire.environments import EnvSpec, MultiAgentApi
+    from rollserve_wire.environments import EnvSpec, MultiAgentApi, Wrapper
 
-__all__ = ["close_turn_env", "find_turn_env", "make_turn_env"]
+__all__ = ["close_turn_env", "find_turn_env", "find_turn_wrapper", "make_turn_env"]
 
 _MPE_ID = re.compile(r"mpe/(\w+)[-_]v(\d+)")
 """Ids of the package mpe2, which has no registry: `mpe/simple_spread-v3` is its module `simple_spread_v3`."""
 
 _FACTORIES: dict[MultiAgentApi, str] = {"parallel": "parallel_env", "aec": "env"}
 """Name of the function of a module of PettingZoo's that makes an environment of each interface."""
+
+_PETTINGZOO = (
+    "AssertOutOfBoundsWrapper",
+    "ClipOutOfBoundsWrapper",
+    "MultiEpisodeEnv",
+    "MultiEpisodeParallelEnv",
+    "OrderEnforcingWrapper",
+    "TerminateIllegalWrapper",
+)
+"""Wrappers of `pettingzoo.utils.wrappers` that requests may name."""
+
+_SUPERSUIT = (
+    "agent_indicator_v0",
+    "black_death_v3",
+    "clip_actions_v0",
+    "clip_reward_v0",
+    "color_reduction_v0",
+    "delay_observations_v0",
+    "dtype_v0",
+    "flatten_v0",
+    "frame_skip_v0",
+    "frame_stack_v1",
+    "frame_stack_v2",
+    "max_observation_v0",
+    "nan_noop_v0",
+    "nan_random_v0",
+    "nan_zeros_v0",
+    "normalize_obs_v0",
+    "pad_action_space_v0",
+    "pad_observations_v0",
+    "reshape_v0",
+    "resize_v1",
+    "scale_actions_v0",
+    "sticky_actions_v0",
+)
+"""Functions of SuperSuit that requests may name: all that take no functions and return one environment."""
+
+_FORBIDDEN = {
+    "CaptureStdoutWrapper": "it takes what the server's process prints",
+    "RecordVideo": "it writes files on the server",
+    "RecordVideoParallel": "it writes files on the server",
+}
+"""Wrappers of PettingZoo that requests may not name, and why."""
 
 
 def make_turn_env(spec: EnvSpec) -> TurnEnv:
@@ -54,10 +94,11 @@ def make_turn_env(spec: EnvSpec) -> TurnEnv:
         env_class = _checked_class(api, env)
         for position, wrapper in enumerate(spec.wrappers):
             with within(f"wrappers[{position}]"):
-                env = wrap(env, wrapper, env_class)
-        return _in_turns(spec, api, env)
+                env = _wrap(env, wrapper, env_class)
+        turns = AecTurns if api == "aec" else ParallelTurns
+        return _checked(spec, call_with_arguments(spec, lambda: turns(env)))
     except BaseException:
-        _close(env)
+        close_turn_env(env)
         raise
 
 
@@ -79,12 +120,38 @@ def find_turn_env(env_id: str, api: MultiAgentApi) -> Callable[..., Any]:
     return _registered(env_id, api)
 
 
-def close_turn_env(env: TurnEnv) -> None:
+def find_turn_wrapper(name: str) -> Callable[..., Any]:
+    """Return the class or function of a wrapper, and import its module.
+
+    Raises:
+        NotFoundError: there is no such wrapper, or its package is not installed; the field is `name`.
+        NotAllowedError: the wrapper is one of PettingZoo's that are forbidden; the field is `name`.
+    """
+    module_name, short_name = module_of(name), name.rpartition(":")[2]
+    if module_name is None:
+        module_name = "supersuit" if name in _SUPERSUIT else "pettingzoo.utils.wrappers"
+        if name not in (*_SUPERSUIT, *_PETTINGZOO, *_FORBIDDEN):
+            raise NotFoundError.of(
+                "name",
+                expected="a wrapper of PettingZoo or SuperSuit, or `module:name`",
+                got=repr(name),
+                hint=suggestion(name, (*_SUPERSUIT, *_PETTINGZOO)),
+                reason=Reason.WRAPPER_NOT_FOUND,
+            )
+        if importlib.util.find_spec(module_name.partition(".")[0]) is None:
+            text = f"{module_name} is not installed on the server (extra `pettingzoo`)"
+            raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND, field="name")
+    _, found = imported_member(module_name, short_name, "name")
+    if not callable(found):
+        expected = f"a class or function of module {module_name!r}"
+        raise NotFoundError.of("name", expected=expected, got=repr(name), reason=Reason.WRAPPER_NOT_FOUND)
+    if str(found.__module__).startswith("pettingzoo.") and short_name in _FORBIDDEN:
+        raise forbidden_wrapper(name, _FORBIDDEN[short_name])
+    return found  # type: ignore[no-any-return]  # what it returns is checked
+
+
+def close_turn_env(env: Any) -> None:
     """Close an environment. Its exceptions are ignored: nobody uses the environment any more."""
-    _close(env)
-
-
-def _close(env: Any) -> None:
     current_activity().begin(Phase.CLOSING)
     with contextlib.suppress(BaseException):
         env.close()
@@ -142,13 +209,8 @@ def _checked_class(api: MultiAgentApi, env: Any) -> type:
     return expected_class  # type: ignore[no-any-return]  # PettingZoo is not typed everywhere
 
 
-def _in_turns(spec: EnvSpec, api: MultiAgentApi, env: Any) -> TurnEnv:
-    """Return an environment as one whose agents take turns, after a look at its agents and spaces."""
-    return _checked(spec, call_with_arguments(spec, lambda: (AecTurns if api == "aec" else ParallelTurns)(env)))
-
-
 def _checked(spec: EnvSpec, turn_env: TurnEnv) -> TurnEnv:
-    """Return an environment whose agents have names and spaces."""
+    """Return an environment, after a look at whether its agents have names and spaces."""
     if not turn_env.agents or not all(isinstance(agent, str) and agent for agent in turn_env.agents):
         expected = "an environment whose possible_agents are names"
         raise InvalidValueError.of("id", expected=expected, got=show(turn_env.agents), reason=Reason.ENV_REFUSED)
@@ -164,3 +226,37 @@ def _checked(spec: EnvSpec, turn_env: TurnEnv) -> TurnEnv:
         expected = "false for an environment that has no global state: no `state_space` of gymnasium"
         raise InvalidValueError.of("global_state", expected=expected, got="true", reason=Reason.ENV_REFUSED)
     return turn_env
+
+
+def _wrap(env: Any, wrapper: Wrapper, expected_class: type) -> Any:
+    """Return an environment in a wrapper. The caller has checked that the wrapper's module is allowed.
+
+    Args:
+        env: the environment.
+        wrapper: the wrapper.
+        expected_class: PettingZoo's class of environments of this interface.
+
+    Raises:
+        NotFoundError: there is no such wrapper, or its package is not installed; the field is `name`.
+        NotAllowedError: the wrapper is one of PettingZoo's that are forbidden; the field is `name`.
+        InvalidValueError: the wrapper refused its arguments or the environment, or is not one of this interface.
+    """
+    make = find_turn_wrapper(wrapper.name)
+    wrapped = call_with_arguments(wrapper, lambda: make(env, **_python_arguments(wrapper.kwargs)))
+    if not isinstance(wrapped, expected_class):
+        expected = f"a wrapper that returns an environment of PettingZoo's class {expected_class.__name__}"
+        raise InvalidValueError.of("name", expected=expected, got=show(wrapped), reason=Reason.ENV_REFUSED)
+    return wrapped
+
+
+def _python_arguments(kwargs: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments with JSON arrays as tuples, and the name of a dtype as a type of numpy."""
+    arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in kwargs.items()}
+    if isinstance(dtype := arguments.get("dtype"), str):
+        try:
+            arguments["dtype"] = np.dtype(dtype).type
+        except TypeError:
+            raise InvalidValueError.of(
+                "kwargs_json", expected="the name of a dtype of numpy", got=repr(dtype)
+            ) from None
+    return arguments

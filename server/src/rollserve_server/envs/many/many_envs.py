@@ -11,7 +11,13 @@ import gymnasium
 import numpy as np
 
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.columns import assemble_rows, check_precision, store_observation
+from rollserve_server.envs.columns import (
+    assemble_rows,
+    check_observations,
+    check_precision,
+    check_rewards,
+    store_observation,
+)
 from rollserve_server.envs.determinism import (
     QUICK_SECONDS,
     QUICK_STEPS,
@@ -22,20 +28,17 @@ from rollserve_server.envs.determinism import (
     numbers_in,
     trace_name,
 )
-from rollserve_server.envs.leaves import any_value, leaves_of_space
+from rollserve_server.envs.leaves import Leaf, any_value, leaves_of_space
 from rollserve_server.envs.legal_actions import legal_action, random_value
 from rollserve_server.envs.many.making import close_turn_env, make_turn_env
-from rollserve_server.envs.observation_checks import check_observations, check_rewards
 from rollserve_server.envs.outcomes import ReturnedError, failure_text, infos_of
 from rollserve_server.errors import EnvFailedError, InvalidValueError
-from rollserve_wire.environments import Reproducibility
+from rollserve_wire.environments import EnvSpec, Reproducibility
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rollserve_server.envs.leaves import Leaf
     from rollserve_server.envs.many.turns import Turn
-    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["ManyEnvs"]
 
@@ -203,22 +206,38 @@ class ManyEnvs:
             first = self.trace(0, QUICK_STEPS, until)
             self.traces = {trace_name(self._spec): digest(first)}
             for row in (0, min(1, self.num_rows - 1)):
-                found = differences(first, self._run(row, 0, QUICK_STEPS, until))
+                found = differences(first, self.trace(0, QUICK_STEPS, until, row))
                 if any(difference.counts for difference in found):
                     return Reproducibility.WORKER
         except EnvFailedError:  # sampling reports what is wrong
             return Reproducibility.EPISODE
         return Reproducibility.EPISODE
 
-    def trace(self, seed: int, max_steps: int, until: float) -> Trace:
-        """Run an episode in the first row with random actions; raise EnvFailedError if its environment fails."""
-        return self._run(0, seed, max_steps, until)
+    def trace(self, seed: int, max_steps: int, until: float, row: int = 0) -> Trace:
+        """Run an episode with random actions, legal ones if an agent shows a mask.
 
-    def try_steps(self, seed: int, num_steps: int, until: float) -> None:
-        """Reset and step the first row with random actions; raise EnvFailedError if its environment fails."""
-        self._run(0, seed, num_steps, until)
-        if self.global_state_leaf is not None:
-            self.global_state(0)
+        Raises:
+            EnvFailedError: the environment failed.
+        """
+        spaces = [copy.deepcopy(space) for space in self.action_spaces]
+        for position, space in enumerate(spaces):
+            space.seed(seed + position)
+        turns = self.reset(row, seed)
+        steps = [self._numbers(turns, "episode_infos")]
+        for _ in range(max_steps):
+            self._activity.count += 1  # shows that the environment does not hang
+            acting = [turn for turn in turns if not turn.ended]
+            if not acting:
+                break
+            actions = {}
+            for turn in acting:
+                space = spaces[turn.agent]
+                actions[turn.agent] = legal_action(space, random_value(space), turn.observation, turn.info)
+            turns = self.step(row, actions)
+            steps.append(self._numbers(turns, "environment_infos"))
+            if time.perf_counter() > until:
+                break
+        return Trace(seed, steps)
 
     def close(self) -> None:
         """Close the environments."""
@@ -274,30 +293,6 @@ class ManyEnvs:
             close_turn_env(self._envs[row])
             self._broken.add(row)
         return EnvFailedError(failure_text(self._spec.id, what, error), row)
-
-    def _run(self, row: int, seed: int, num_steps: int, until: float) -> Trace:
-        """Run an episode with random actions, legal ones if an agent shows a mask."""
-        spaces = [copy.deepcopy(space) for space in self.action_spaces]
-        for position, space in enumerate(spaces):
-            space.seed(seed + position)
-        turns = self.reset(row, seed)
-        steps = [self._numbers(turns, "episode_infos")]
-        for _ in range(num_steps):
-            self._activity.count += 1  # shows that the environment does not hang
-            acting = [turn for turn in turns if not turn.ended]
-            if not acting:
-                break
-            actions = {
-                turn.agent: legal_action(
-                    spaces[turn.agent], random_value(spaces[turn.agent]), turn.observation, turn.info
-                )
-                for turn in acting
-            }
-            turns = self.step(row, actions)
-            steps.append(self._numbers(turns, "environment_infos"))
-            if time.perf_counter() > until:
-                break
-        return Trace(seed, steps)
 
     def _numbers(self, turns: Sequence[Turn], infos: str) -> Mapping[str, np.ndarray]:
         values: dict[str, dict[str, Any]] = {"observations": {}, "rewards": {}, "flags": {}, infos: {}}

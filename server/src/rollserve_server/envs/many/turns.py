@@ -1,4 +1,4 @@
-"""The one interface behind which PettingZoo's two are: agents that get observations, and act or have ended."""
+"""Environments with many agents that take turns: one interface, and PettingZoo's two behind it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollserve_server.envs.outcomes import ReturnedError
+from rollserve_server.envs.outcomes import ReturnedError, copied, flag_of, parts_of_step, reward_of
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     import numpy as np
     from gymnasium import Space
+    from pettingzoo import AECEnv, ParallelEnv
 
-__all__ = ["Turn", "TurnEnv", "check_agents", "positions_of"]
+__all__ = ["AecTurns", "ParallelTurns", "Turn", "TurnEnv"]
 
 
 class Turn(NamedTuple):
@@ -95,15 +96,179 @@ class TurnEnv(ABC):
         """Close the environment."""
 
 
-def positions_of(agents: Sequence[str]) -> dict[Any, int]:
-    """Return the position of each agent by its name."""
-    return {agent: position for position, agent in enumerate(agents)}
+class _PettingZooTurns(TurnEnv):
+    """An environment of PettingZoo's, whichever interface it has."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self.agents = tuple(env.possible_agents)
+        self.observation_spaces = tuple(map(env.observation_space, self.agents))
+        self.action_spaces = tuple(map(env.action_space, self.agents))
+        self.state_space = getattr(env, "state_space", None)
+        self._positions: dict[Any, int] = {agent: position for position, agent in enumerate(self.agents)}
+
+    def state(self) -> Any:
+        """Return the global state."""
+        return self._env.state()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _check_agents(self) -> None:
+        """Raise ReturnedError if an agent has appeared that is not among the possible ones, or appears twice."""
+        agents, known = self._env.agents, self._positions
+        for agent in agents:
+            if agent not in known:
+                raise ReturnedError(f"agents: {mismatch(f'some of possible_agents, {list(known)}', repr(agent))}")
+        if len(set(agents)) < len(agents):
+            raise ReturnedError(f"agents: {mismatch('each agent once', list(agents))}")
 
 
-def check_agents(agents: Sequence[Any], known: Mapping[Any, int]) -> None:
-    """Raise ReturnedError if an agent has appeared that is not among the possible ones, or appears twice."""
-    for agent in agents:
-        if agent not in known:
-            raise ReturnedError(f"agents: {mismatch(f'some of possible_agents, {list(known)}', repr(agent))}")
-    if len(set(agents)) < len(agents):
-        raise ReturnedError(f"agents: {mismatch('each agent once', list(agents))}")
+class ParallelTurns(_PettingZooTurns):
+    """A parallel environment.
+
+    An agent that leaves `env.agents` without being terminated or truncated is absent: it does not act, and its rewards
+    add up until it comes back. If it does not, what followed its last action stays unknown. Rewards of agents that are
+    not alive belong to no life, and are ignored, as in a loop over `env.agents`.
+    """
+
+    def __init__(self, env: ParallelEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self.max_acting = len(self.agents)
+        # Rewards of the agents that are alive and absent.
+        self._absent: dict[Any, float] = {}
+
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
+        """Begin an episode, and return the first turns."""
+        self._absent = {}
+        observations, infos = self._env.reset(seed=seed, options=options)
+        self._check_agents()
+        return [self._turn(agent, observations, 0.0, infos=infos) for agent in self._ordered(self._env.agents)]
+
+    def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
+        """Make a step with an action of each agent that acts, and return the next turns."""
+        # In the order of `agents`, as in a plain loop: environments may heed it.
+        names = {agent: actions[self._positions[agent]] for agent in self._env.agents}
+        observations, rewards, terminated, truncated, infos = parts_of_step(self._env.step(names))
+        present = set(self._env.agents)
+        self._check_agents()
+        turns = []
+        for agent in self._ordered({*names, *self._absent, *present}):
+            try:
+                flags = tuple(
+                    flag_of(name, values.get(agent, False))
+                    for name, values in (("terminated", terminated), ("truncated", truncated))
+                )
+                reward = self._absent.pop(agent, 0.0) + reward_of(rewards.get(agent, 0.0))
+            except ReturnedError as error:
+                raise ReturnedError(f"agent {agent!r}: {error}") from None
+            if agent not in rewards and agent in names and (any(flags) or agent in present):
+                raise ReturnedError(f"rewards: {mismatch(f'one for agent {agent!r}', f'some for {list(rewards)}')}")
+            if any(flags) and agent in present:
+                expected = f"an agent {agent!r} that is terminated or truncated to leave them"
+                raise ReturnedError(f"agents: {mismatch(expected, list(self._env.agents))}")
+            if any(flags) or agent in present:
+                turns.append(self._turn(agent, observations, reward, *flags, infos=infos))
+            else:
+                self._absent[agent] = reward
+        return turns
+
+    def cut(self) -> Sequence[Turn]:
+        """Return no turns: all present agents have had theirs."""
+        self._absent = {}
+        return ()
+
+    def _ordered(self, agents: Any) -> list[Any]:
+        return sorted(agents, key=self._positions.__getitem__)
+
+    def _turn(
+        self,
+        agent: Any,
+        observations: Mapping[Any, Any],
+        reward: float,
+        terminated: bool = False,
+        truncated: bool = False,
+        *,
+        infos: Mapping[Any, Any],
+    ) -> Turn:
+        if agent not in observations:
+            raise ReturnedError(
+                f"observations: {mismatch(f'one for agent {agent!r}', f'some for {list(observations)}')}"
+            )
+        info = infos.get(agent) or {}
+        return Turn(self._positions[agent], observations[agent], reward, terminated, truncated, info)
+
+
+class AecTurns(_PettingZooTurns):
+    """An AEC environment. A step is the action of one agent.
+
+    The turns are what `env.last()` returns when an agent is selected: a reward is the sum of the agent's rewards since
+    its last action. Agents that have ended make their step without an action at once, and it counts as none.
+    """
+
+    max_acting = 1
+
+    def __init__(self, env: AECEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        # Rewards that agents have got where an episode was cut, and that their next turns add up again.
+        self._paid: dict[Any, float] = {}
+
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
+        """Begin an episode, and return the first turn, after the turns of agents that have ended before it."""
+        self._paid = {}
+        self._env.reset(seed=seed, options=options)
+        return self._turns()
+
+    def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
+        """Make the step of the selected agent, and return the next turn, after the turns of agents that have ended."""
+        (action,) = actions.values()
+        self._env.step(action)
+        return self._turns()
+
+    def cut(self) -> Sequence[Turn]:
+        """Return the turns of all agents but the selected one, as if they were selected now."""
+        env, turns = self._env, []
+        for agent in env.agents:
+            if agent != env.agent_selection:
+                reward = env._cumulative_rewards.get(agent, 0.0)  # wrappers of PettingZoo pass it on
+                result = env.observe(agent), reward, env.terminations[agent], env.truncations[agent]
+                turns.append(_kept(self._turn(agent, *result, env.infos.get(agent))))
+                self._paid[agent] = reward_of(reward)
+        return turns
+
+    def _turns(self) -> list[Turn]:
+        """Return the turns up to the next agent that acts; each that has ended makes its last step."""
+        env, turns = self._env, []
+        self._check_agents()
+        while env.agents:
+            agent = env.agent_selection
+            if agent not in env.agents:
+                raise ReturnedError(f"agent_selection: {mismatch(f'one of agents, {list(env.agents)}', repr(agent))}")
+            turn = self._turn(agent, *env.last())
+            if not turn.ended:
+                turns.append(turn)
+                break
+            turns.append(_kept(turn))
+            env.step(None)
+            if agent in env.agents:
+                expected = f"an agent {agent!r} that has ended to leave them with its step"
+                raise ReturnedError(f"agents: {mismatch(expected, list(env.agents))}")
+            self._check_agents()
+        return turns
+
+    def _turn(
+        self, agent: Any, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Mapping[Any, Any] | None
+    ) -> Turn:
+        """Return a turn of an agent, which has its rewards before a cut already."""
+        try:
+            left = reward_of(reward) - self._paid.pop(agent, 0.0)
+            ends = flag_of("terminated", terminated), flag_of("truncated", truncated)
+        except ReturnedError as error:
+            raise ReturnedError(f"agent {agent!r}: {error}") from None
+        return Turn(self._positions[agent], observation, left, *ends, info or {})
+
+
+def _kept(turn: Turn) -> Turn:
+    """Return a turn as it stays while the environment makes others, for which it may use the same arrays."""
+    return turn._replace(observation=copied(turn.observation), info=copied(turn.info))

@@ -13,23 +13,14 @@ import signal
 import socket
 import sys
 from multiprocessing.connection import Connection
-from types import GeneratorType
-from typing import TYPE_CHECKING
+from types import FrameType, GeneratorType
 
-# Each fork would import what jobs are made of.
-import rollserve_server.envs.probing.method_calls
-import rollserve_server.envs.probing.probe
-import rollserve_server.envs.probing.rendering
-import rollserve_server.settings  # noqa: F401
+import rollserve_server.settings  # noqa: F401  # each fork would import what jobs are made of
 from rollserve_server.activity import Activity, Phase
 from rollserve_server.children import live_by
-from rollserve_server.envs.probing.kinds import ENVPOOL
 from rollserve_server.envs.probing.memory import limit_memory
-from rollserve_server.envs.probing.registrations import register
+from rollserve_server.envs.probing.run import ENVPOOL, register
 from rollserve_server.errors import portable
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 __all__ = ["serve"]
 
@@ -70,7 +61,8 @@ def serve(control: socket.socket) -> None:
         if not message:
             return
         if message == ENVPOOL:
-            _import_envpool()
+            with contextlib.suppress(Exception):  # the probe meets the same exception
+                importlib.import_module("envpool.registration")
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         pid = os.fork()
         if pid == 0:
@@ -80,11 +72,6 @@ def serve(control: socket.socket) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-def _import_envpool() -> None:
-    with contextlib.suppress(Exception):  # the probe meets the same exception
-        importlib.import_module("envpool.registration")
 
 
 def _run(descriptor: int, end: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import OverLimitError
@@ -13,8 +13,6 @@ from rollserve_server.machine import data_bytes, memory_bytes, num_cores
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rollserve_server.envs.leaves import Leaf
     from rollserve_server.settings import HealthSettings
 
@@ -36,10 +34,12 @@ _OBSERVATIONS_SHARE = 8
 """Part of a core's share of the machine's memory that observations may take: 1 in so many. As many workers as clients
 can ask for by default, four for each core, then take half of the memory.
 """
+
 _MIN_OBSERVATION_BYTES = 256 << 20
 
 _PROBE_SHARE = 2
 """Part of a core's share of the memory that a probe may take: 1 in so many."""
+
 _MIN_PROBE_BYTES = 4 << 30
 """Libraries with many threads reserve gigabytes that they never use."""
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.making import close_env, find_method, make_env
+from rollserve_server.envs.making import close_env, find_method, make_env, refused_by
 from rollserve_server.envs.probing.memory import naming_memory_limit
-from rollserve_server.envs.refusals import refused_by
-from rollserve_server.envs.row_specs import identity_of, specs_of_rows
+from rollserve_server.envs.row_specs import WorkerSpecs, identity_of, specs_of_rows
 from rollserve_server.errors import InvalidValueError, describe
 from rollserve_wire.json_arguments import value_from_json
 from rollserve_wire.reasons import Reason
@@ -21,7 +20,6 @@ from rollserve_wire.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rollserve_server.envs.row_specs import WorkerSpecs
     from rollserve_server.settings import HealthSettings
     from rollserve_wire.environments import EnvSpec
 

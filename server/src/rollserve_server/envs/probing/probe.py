@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gymnasium.vector.utils import batch_space
 
@@ -15,18 +15,16 @@ from rollserve_server.envs.columns import leaves_of_batch
 from rollserve_server.envs.determinism import Traces, digest, trace_name
 from rollserve_server.envs.legal_actions import legal_columns, random_value
 from rollserve_server.envs.many.many_envs import ManyEnvs
-from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
 from rollserve_server.envs.probing.memory import check_observations_fit, naming_memory_limit, observation_bytes
-from rollserve_server.envs.row_specs import identity_of
-from rollserve_server.envs.rows.row_envs import RowEnvs
-from rollserve_server.envs.rows.vector_envs import VectorEnvs
-from rollserve_server.envs.vectorization import make_rows
+from rollserve_server.envs.row_envs import RowEnvs
+from rollserve_server.envs.row_specs import WorkerSpecs, identity_of
+from rollserve_server.envs.vector_envs import VectorEnvs
+from rollserve_server.envs.vectorization import make_rows, spaces_text, why_not_single
 from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row
 from rollserve_wire.environments import EnvSpec
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from rollserve_server.envs.row_specs import WorkerSpecs
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
 __all__ = ["Probed", "probe"]
@@ -124,10 +122,14 @@ def _try(envs: RowEnvs | VectorEnvs | ManyEnvs, num_retries: int) -> None:
     envs.check_precision()
     for seed in range(num_retries + 1):
         try:
-            if isinstance(envs, ManyEnvs):
-                envs.try_steps(seed, _NUM_STEPS, time.perf_counter() + _MAX_SECONDS)
+            if isinstance(envs, RowEnvs):
+                _try_row(envs, seed)
+            elif isinstance(envs, VectorEnvs):
+                envs.trace(seed, _NUM_NATIVE_STEPS, _MAX_SECONDS)
             else:
-                _step(envs, seed, _reset(envs, seed))
+                envs.trace(seed, _NUM_STEPS, time.perf_counter() + _MAX_SECONDS)
+                if envs.global_state_leaf is not None:
+                    envs.global_state(0)
         except EnvFailedError as error:
             last = error
         else:
@@ -144,27 +146,20 @@ def _traces(envs: RowEnvs | ManyEnvs, spec: EnvSpec) -> Traces:
     return {}
 
 
-def _reset(envs: RowEnvs | VectorEnvs, seed: int) -> Mapping[str, Any]:
-    """Reset the rows, and return their infos."""
-    return envs.reset(0, seed) if isinstance(envs, RowEnvs) else envs.begin(seed)
-
-
-def _step(envs: RowEnvs | VectorEnvs, seed: int, infos: Mapping[str, Any]) -> None:
-    space = batch_space(envs.action_space, envs.num_rows)
+def _try_row(envs: RowEnvs, seed: int) -> None:
+    """Reset and step the only row; raise EnvFailedError if its environment fails."""
+    infos = envs.reset(0, seed)
+    space = batch_space(envs.action_space, 1)
     space.seed(seed)
     until = time.perf_counter() + _MAX_SECONDS
-    for _ in range(_NUM_NATIVE_STEPS if isinstance(envs, VectorEnvs) else _NUM_STEPS):
-        sampled = leaves_of_batch(random_value(space), envs.action_leaves, envs.num_rows)
+    for _ in range(_NUM_STEPS):
+        sampled = leaves_of_batch(random_value(space), envs.action_leaves, 1)
         observed = {leaf.name: column for leaf, column in zip(envs.observation_leaves, envs.observations, strict=True)}
-        actions = legal_columns(envs.action_space, sampled, observed, infos)
-        if isinstance(envs, VectorEnvs):
-            infos = envs.step(actions)
-        else:
-            infos = dict(envs.step([0], actions)).get(0, {})
-            for failure in envs.failures:
-                raise failure
-            if envs.terminated[0] or envs.truncated[0]:
-                infos = envs.reset(0, seed)
+        infos = dict(envs.step([0], legal_columns(envs.action_space, sampled, observed, infos))).get(0, {})
+        for failure in envs.failures:
+            raise failure
+        if envs.terminated[0] or envs.truncated[0]:
+            infos = envs.reset(0, seed)
         if time.perf_counter() > until:
             return
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import itertools
 import os
 from dataclasses import dataclass
@@ -11,10 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.making import close_env, make_env
+from rollserve_server.envs.making import close_env, drawing_hint, make_env
 from rollserve_server.envs.probing.memory import naming_memory_limit
-from rollserve_server.envs.probing.overlays import Overlay, StepTexts
-from rollserve_server.envs.refusals import drawing_hint
 from rollserve_server.errors import (
     EnvFailedError,
     InvalidValueError,
@@ -28,19 +27,36 @@ from rollserve_wire.reasons import Reason
 from rollserve_wire.replays import RecordedEpisode, frame_of, replayed
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from rollserve_server.settings import HealthSettings
     from rollserve_wire.environments import EnvSpec
 
-__all__ = ["MAX_FPS", "MIN_FPS", "Rendering", "VideoForm", "render"]
+__all__ = ["MAX_FPS", "MIN_FPS", "Overlay", "Rendering", "VideoForm", "render"]
 
 _NICENESS = 10
 """Lower priority than workers on the same machine have."""
+
 MIN_FPS, MAX_FPS = 0.001, 1000
 """Fewest pictures per second, below which MP4 cannot hold how long one is shown; the most."""
+
 _DEFAULT_FPS = 30.0
 _MODE = "rgb_array"
+
+_LINES_PER_PICTURE, _MIN_POINTS = 24, 9
+"""Size of the letters: so many lines would fill a picture."""
+
+_MAX_NUMBERS = 4
+"""Numbers of an action that are shown."""
+
+
+class Overlay(enum.Enum):
+    """A line of text. The value is what it begins with."""
+
+    STEP = "step"
+    REWARD = "reward"
+    ACTION = "action"
+    VALUE = "value"
 
 
 @dataclass(frozen=True)
@@ -128,7 +144,7 @@ def _fps_of(env: Any) -> float:
 def _frames(env: Any, rendering: Rendering) -> Iterator[np.ndarray]:
     """Yield the pictures, one after the reset and one after each step."""
     spec, episode = rendering.spec, rendering.episode
-    steps, texts = replayed(env, episode, dict(spec.reset_options) or None), StepTexts(episode, rendering.overlays)
+    steps, texts = replayed(env, episode, dict(spec.reset_options) or None), _StepTexts(episode, rendering.overlays)
     shape: tuple[int, ...] = ()
     for step in range(episode.num_steps + 1):
         current_activity().begin(Phase.STEP if step else Phase.RESET)
@@ -188,3 +204,61 @@ def _bounded(parts: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
 def _not_renderable(spec: EnvSpec, text: str) -> InvalidValueError:
     expected = f"an environment that renders pictures with render_mode={_MODE!r}"
     return InvalidValueError(mismatch(expected, f"{spec.id}: {text}"), reason=Reason.ENV_NOT_RENDERABLE)
+
+
+class _StepTexts:
+    """The lines of text of an episode's pictures, which are drawn in their order."""
+
+    def __init__(self, episode: RecordedEpisode, overlays: Sequence[Overlay]) -> None:
+        """Prepare to draw the texts of an episode."""
+        self._episode = episode
+        self._overlays = overlays
+        self._return = 0.0
+        self._font: Any = None
+
+    def drawn(self, frame: np.ndarray, step: int, reward: float | None) -> np.ndarray:
+        """Return a picture with its texts; pictures come in the order of their steps.
+
+        Args:
+            frame: (height, width, 3) uint8.
+            step: number of steps before the picture.
+            reward: reward of the last of them; None before the first.
+
+        Raises:
+            NotFoundError: Pillow is not installed.
+        """
+        try:
+            from PIL import Image, ImageDraw, ImageFont
+        except ImportError as error:
+            text = "they need Pillow, which is not installed on the server: pip install 'rollserve-server[video]'"
+            raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND, field="overlays") from error
+        self._return += reward or 0.0
+        points = max(len(frame) // _LINES_PER_PICTURE, _MIN_POINTS)
+        self._font = self._font or ImageFont.load_default(points)
+        lines = "\n".join(f"{overlay.value} {self._text(overlay, step, reward)}" for overlay in self._overlays)
+        picture, edge = Image.fromarray(frame), points // 3
+        draw = ImageDraw.Draw(picture)
+        _, _, right, bottom = draw.multiline_textbbox((edge, edge), lines, font=self._font)
+        draw.rectangle((0, 0, right + edge, bottom + edge), fill="black")  # legible whatever is behind
+        draw.multiline_text((edge, edge), lines, fill="white", font=self._font)
+        return np.asarray(picture)
+
+    def _text(self, overlay: Overlay, step: int, reward: float | None) -> str:
+        match overlay:
+            case Overlay.STEP:
+                return str(step)
+            case Overlay.REWARD:
+                return f"{reward or 0.0:.3g}, in all {self._return:.4g}"
+            case Overlay.ACTION:
+                return _action_text(self._episode, step - 1) if step else "-"
+            case Overlay.VALUE:
+                values = self._episode.values
+                return f"{float(values[step]):.4g}" if values is not None and step < len(values) else "-"
+
+
+def _action_text(episode: RecordedEpisode, step: int) -> str:
+    numbers = [number for column in episode.actions.values() for number in np.ravel(column[step]).tolist()]
+    shown = ", ".join(
+        f"{number:.2f}" if isinstance(number, float) else str(number) for number in numbers[:_MAX_NUMBERS]
+    )
+    return f"{shown}, …" if len(numbers) > _MAX_NUMBERS else shown

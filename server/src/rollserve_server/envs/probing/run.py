@@ -17,13 +17,14 @@ import time
 from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import gymnasium
+
 from rollserve_server.activity import Phase
 from rollserve_server.children import Lifeline, launching, variables_for_code
-from rollserve_server.envs.probing.kinds import ANY, ENVPOOL
-from rollserve_server.envs.probing.method_calls import call_method
+from rollserve_server.envs.probing.method_calls import MethodCall, call_method
 from rollserve_server.envs.probing.probe import Probed, probe
-from rollserve_server.envs.probing.registrations import registrations
-from rollserve_server.envs.probing.rendering import render
+from rollserve_server.envs.probing.rendering import Rendering, VideoForm, render
+from rollserve_server.envs.row_specs import WorkerSpecs, specs_of_rows
 from rollserve_server.errors import FaultError, InvalidValueError, describe, portable
 from rollserve_wire.environments import EnvSpec
 from rollserve_wire.reasons import Reason
@@ -31,14 +32,14 @@ from rollserve_wire.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from rollserve_server.envs.probing.method_calls import MethodCall
-    from rollserve_server.envs.probing.rendering import Rendering, VideoForm
-    from rollserve_server.envs.row_specs import WorkerSpecs
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
-__all__ = ["run_method_call", "run_probe", "run_rendering"]
+__all__ = ["ENVPOOL", "register", "run_method_call", "run_probe", "run_rendering"]
 
 _T = TypeVar("_T")
+
+_ANY, ENVPOOL = b".", b"e"
+"""Kinds of environments to try. EnvPool takes seconds to import, so the child imports it once for all probes."""
 
 _MODULE = "rollserve_server.envs.probing.child"
 _START_SECONDS = 60.0
@@ -112,10 +113,10 @@ def _messages(
     """Run a job in a child process; yield what it returns or yields, or raise its error. The process is killed then."""
     uses_envpool = isinstance(specs, EnvSpec) and specs.vectorization == "envpool"
     with contextlib.closing(Lifeline()) as lifeline:
-        connection, pid = _fork_server.connect(ENVPOOL if uses_envpool else ANY, lifeline)
+        connection, pid = _fork_server.connect(ENVPOOL if uses_envpool else _ANY, lifeline)
         with connection:
             try:
-                connection.send((sys.path, registrations(specs), job, health))
+                connection.send((sys.path, _registrations(specs), job, health))
                 yield from _received_until_end(connection, specs, health, ended)
             finally:  # foreign code may have let go of the lifeline, and forks of this process hold it, too
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -188,7 +189,7 @@ class _ForkServer:
         """Return the connection to a new process, which waits for its arguments, and its process id.
 
         Args:
-            kind: `ANY` or `ENVPOOL`.
+            kind: `_ANY` or `ENVPOOL`.
             lifeline: what the process, and all that it starts, live by.
 
         Raises:
@@ -235,6 +236,28 @@ class _ForkServer:
                 # With threads of BLAS, the process could not be forked safely.
                 env={**variables_for_code(), "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
             )
+
+
+def _registrations(specs: WorkerSpecs) -> list[bytes]:
+    """Return the registrations of the ids that specs name, pickled, as far as they can be.
+
+    A module that an earlier request named may have registered ids, which requests can then name without the module. A
+    new process does not know them.
+    """
+    names = {spec.id for spec in specs_of_rows(specs, num_rows=1)} & gymnasium.registry.keys()
+    pickled = []
+    for name in sorted(names):
+        with contextlib.suppress(Exception):  # an entry point may be a function that has no name
+            pickled.append(pickle.dumps(gymnasium.registry[name]))
+    return pickled
+
+
+def register(pickled: list[bytes]) -> None:
+    """Register what another process has registered, where this one can import its code."""
+    for each in pickled:
+        with contextlib.suppress(Exception):
+            spec = pickle.loads(each)  # noqa: S301  # written by the parent
+            gymnasium.registry.setdefault(spec.id, spec)
 
 
 _fork_server = _ForkServer()

@@ -43,6 +43,7 @@ class OpenRpc:
         request_id: random name of this request, which the log and the client's error have in common.
         began: when it was opened (`time.monotonic`).
         connection: the client's connection, as gRPC names it.
+        peer: the client, for turns and shares: its principal, or its connection if that is not known.
         charged_to: whom the RPC is charged to; clients may share them: an address, and a principal if it is known.
         principal: who the client is; None before that is known.
         sampler: name of the sampler that it concerns.
@@ -66,6 +67,7 @@ class OpenRpc:
         self.request_id = secrets.token_hex(8)
         self.began = time.monotonic()
         self.connection: str = context.peer()
+        self.peer: str = self.connection
         self.charged_to: tuple[str, ...] = (charged_peer(self.connection),)
         self.principal: Principal | None = None
         self.sampler = ""
@@ -82,11 +84,6 @@ class OpenRpc:
         self._error: DomainError | None = None
         self._access: Access | None = None
         self._named_sampler = ""
-
-    @property
-    def peer(self) -> str:
-        """The client, for turns and shares: its principal, or its connection if that is not known."""
-        return self.charged_to[-1] if self._is_known else self.connection
 
     @property
     def sees_processes(self) -> bool:
@@ -111,7 +108,8 @@ class OpenRpc:
         principal = access.principal_of(self._context)
         self.principal = principal
         if principal.is_known:
-            self.charged_to += (f"principal {principal.name}",)
+            self.peer = f"principal {principal.name}"
+            self.charged_to += (self.peer,)
         access.check(principal, self.name, self.sampler)
         self._access = access
 

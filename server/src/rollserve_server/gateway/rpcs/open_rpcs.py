@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.audit import AuditLog
     from rollserve_server.gateway.rpcs.places import Places
     from rollserve_server.metrics import Metrics, RpcEnd
-    from rollserve_server.tracing import Span, Tracing
+    from rollserve_server.spans import Span
+    from rollserve_server.tracing import Tracing
 
 __all__ = ["OpenRpcs"]
 

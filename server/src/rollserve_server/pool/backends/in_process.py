@@ -11,7 +11,6 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -20,6 +19,8 @@ from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 

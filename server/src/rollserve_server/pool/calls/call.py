@@ -7,36 +7,36 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rollserve_server.admission import Turn
 from rollserve_server.errors import CallTooLongError, OverLimitError, WorkerLostError
 from rollserve_server.futures import failure_of
-from rollserve_server.pool.accounts.episode_log import CallKind, Origin
-from rollserve_server.pool.accounts.moments import DeliveredMoments
-from rollserve_server.pool.calls.call_trace import CallTrace
-from rollserve_server.pool.interface.requests import SampleRequest
-from rollserve_server.pool.interface.results import Beginning, Delivery, Progress
-from rollserve_server.pool.interface.targets import Exactly, Fragments
-from rollserve_server.pool.plan.end_watch import EndWatch
-from rollserve_server.pool.sequences.in_flight import InFlight, submit
+from rollserve_server.pool.accounts import DeliveredMoments
+from rollserve_server.pool.episode_log import CallKind, Origin
+from rollserve_server.pool.requests import Exactly, Fragments, SampleRequest
+from rollserve_server.pool.results import Beginning, Delivery, Progress
+from rollserve_server.pool.sequences.open_work import InFlight, submit
+from rollserve_server.sampling import PopulationReport
 from rollserve_server.tracing import child_span
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve_server.pool.accounts.account import Account
+    from rollserve_server.pool.accounts import Account
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest
-    from rollserve_server.pool.plan.suspects import Suspects
+    from rollserve_server.pool.parts import PoolParts
+    from rollserve_server.pool.plan.units import Suspects
+    from rollserve_server.pool.requests import EvaluationRequest, PopulationRequest
     from rollserve_server.pool.state.env_version import EnvVersion
-    from rollserve_server.pool.workers.workforce import Workforce
-    from rollserve_server.sampling import FragmentReport, Message, PopulationReport, Report
+    from rollserve_server.pool.workers.slots import Workforce
+    from rollserve_server.sampling import FragmentReport, Message, Report
+    from rollserve_server.spans import Span
     from rollserve_wire.environments import Reproducibility
 
 __all__ = ["Call"]
@@ -54,6 +54,13 @@ _SOLO_FACTOR = 4
 """Factor on the slice where no other call runs: an order costs a millisecond or two in all."""
 _SILENCE_FACTOR = 5
 """Factor on the seconds between two reports of progress: after a silence this long, clients learn what is missing."""
+_MAX_ORDERS = 1000
+"""Orders of a call with spans of their own, so that a long call makes no trace that nobody can look at."""
+_ROW_SHARE = 0.03
+"""Share of the allowed steps that each row has at least: with the default, 30,000 steps, as long as a game of Atari."""
+_STEPS_FACTOR = 100
+_LIMIT_FACTOR = 2
+_WARNING_SHARE = 0.1
 
 
 class Call(ABC, Generic[_O, _R]):
@@ -66,8 +73,6 @@ class Call(ABC, Generic[_O, _R]):
         turn: when the call may give orders; always, unless it is replaced before the start.
     """
 
-    in_flight: Sequence[deque[InFlight[_O, _R]]]
-
     def __init__(
         self,
         parts: PoolParts,
@@ -75,8 +80,10 @@ class Call(ABC, Generic[_O, _R]):
         workforce: Workforce,
         account: Account,
         reproducibility: Reproducibility,
+        in_flight: Sequence[deque[InFlight[_O, _R]]],
     ) -> None:
         self.account = account
+        self.in_flight = in_flight
         columns = request.messages.columns
         if columns is not None and columns.moments:
             account.moments = DeliveredMoments(columns.moments)
@@ -86,15 +93,17 @@ class Call(ABC, Generic[_O, _R]):
         self._settings = parts.settings.calls
         self._asks_for_episodes = not isinstance(request, SampleRequest) or isinstance(request.target, Exactly)
         self._request = request
-        self._workforce = workforce
+        self._workforce, self._slots = workforce, workforce.slots
         self._kind = _kind_of(request)
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._warning = ""  # for the client, with the next progress
-        self._end_watch: EndWatch | None = None
-        self._trace: CallTrace | None = None
-        self._has_answered = [False] * len(workforce)
-        self._num_losses = [0] * len(workforce)
+        # Steps that rows have made since an episode last ended; and after how many the call fails, 0 for never.
+        self._num_unended_steps = self._max_unended_steps = 0
+        self._has_warned_of_steps = False
+        self._trace: _CallTrace | None = None
+        self._has_answered = [False] * len(self._slots)
+        self._num_losses = [0] * len(self._slots)
         self._started = time.monotonic()
 
     @contextlib.asynccontextmanager
@@ -111,13 +120,14 @@ class Call(ABC, Generic[_O, _R]):
         """
         with child_span("call") as span:
             if span is not None:
-                self._trace = CallTrace(span, self._kind)
-            self._begin()
+                self._trace = _CallTrace(span, self._kind)
             self.start()
+            self._parts.num_calls += 1
             try:
                 async with contextlib.aclosing(self._items()) as items:
                     yield items
             finally:
+                self._parts.num_calls -= 1
                 self.stop()
                 self._end()
                 self._workforce.count_simulated(self.account)
@@ -145,10 +155,6 @@ class Call(ABC, Generic[_O, _R]):
     # What each kind of call decides.
 
     @abstractmethod
-    def _begin(self) -> None:
-        """Prepare the first orders."""
-
-    @abstractmethod
     async def _next_handle(self, worker: int) -> WorkerHandle | None:
         """Wait for the worker in a slot; None if the slot needs none for now.
 
@@ -159,10 +165,6 @@ class Call(ABC, Generic[_O, _R]):
     @abstractmethod
     def _next_order(self, worker: int, handle: WorkerHandle) -> _O | None:
         """Return what a worker does next, or None if there is nothing now."""
-
-    @abstractmethod
-    async def _idle(self, worker: int) -> None:
-        """Wait until there may be something to do for a worker that has no order."""
 
     @abstractmethod
     def _take_report(self, worker: int, sent: InFlight[_O, _R], report: _R) -> None:
@@ -177,12 +179,16 @@ class Call(ABC, Generic[_O, _R]):
         """Whether everything is delivered."""
 
     @abstractmethod
-    async def _next_delivery(self) -> Delivery | None:
-        """Return what can be delivered now, or None."""
-
-    @abstractmethod
     def _end(self) -> None:
         """Complete the account's steps."""
+
+    async def _idle(self, worker: int) -> None:
+        """Wait until there may be something to do for a worker that has no order."""
+        await self._wait()
+
+    async def _next_delivery(self) -> Delivery | None:
+        """Return what can be delivered now, or None."""
+        return None
 
     def _num_ended_episodes(self) -> int:
         """Return how many episodes have ended so far."""
@@ -203,41 +209,38 @@ class Call(ABC, Generic[_O, _R]):
 
     def start(self) -> None:
         """Start to give orders."""
-        self._drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._workforce))]
+        self._drivers = [asyncio.create_task(self._drive(worker)) for worker in range(len(self._slots))]
 
     def stop(self) -> None:
         """Give no more orders; reports to come are for whoever continues. May be called more than once."""
         for driver in self._drivers:
             driver.cancel()  # it does nothing more, so nobody has to wait for its end
 
-    async def _keep_driving(self, worker: int) -> None:
+    async def _drive(self, worker: int) -> None:
+        """Keep whoever is in a slot busy, for as long as the call runs."""
         try:
-            await self._drive(worker)
+            while not self._is_abandoned(worker):
+                handle = await self._next_handle(worker)
+                if handle is None:
+                    continue
+                try:
+                    await self._drive_handle(worker, handle)
+                except WorkerLostError as error:
+                    self._parts.workers.lose(worker, handle, error)
+                    self._num_losses[worker] += 1
+                    self._lose(worker, handle, error)
         except BaseException as error:  # raised where the call is awaited
             self._failure = failure_of(error)
             self._notify()
 
-    async def _drive(self, worker: int) -> None:
-        """Keep whoever is in a slot busy, for as long as the call runs."""
-        while not self._is_abandoned(worker):
-            handle = await self._next_handle(worker)
-            if handle is None:
-                continue
-            try:
-                await self._drive_handle(worker, handle)
-            except WorkerLostError as error:
-                self._parts.workers.lose(worker, handle, error)
-                self._num_losses[worker] += 1
-                self._lose(worker, handle, error)
-
     async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
         """Keep a worker busy until it is lost, or the call has no use for it."""
         in_flight, step_rate = self.in_flight[worker], self._parts.step_rate
-        await self._parts.versions.complete(self._workforce[worker].index, handle)
+        await self._parts.versions.complete(self._slots[worker].index, handle)
         while in_flight or self._uses(worker, handle):
             while (
                 not self.turn.is_paused
-                and not step_rate.is_exhausted
+                and not (step_rate and step_rate.is_exhausted)
                 and len(in_flight) < _ORDERS_IN_FLIGHT
                 and (order := self._next_order(worker, handle))
             ):
@@ -246,7 +249,7 @@ class Call(ABC, Generic[_O, _R]):
             if not in_flight:
                 if self.turn.is_paused:
                     await self.turn.begun()
-                elif step_rate.is_exhausted:
+                elif step_rate and step_rate.is_exhausted:
                     await step_rate.paid()
                 else:
                     await self._idle(worker)
@@ -257,23 +260,24 @@ class Call(ABC, Generic[_O, _R]):
                 report = await asyncio.shield(sent.report)
             except WorkerLostError as error:
                 if self._trace is not None:
-                    self._trace.add_loss(self._workforce[worker].index, sent.sent, error)
+                    self._trace.add_loss(self._slots[worker].index, sent.sent, error)
                 raise
             was_lost = not in_flight or in_flight[0] is not sent  # found when what it had written was fetched
             if was_lost or self._is_abandoned(worker):
                 return
             in_flight.popleft()
             self.turn.count(report.num_simulated_steps)
-            step_rate.count(report.num_simulated_steps)
+            if step_rate is not None:
+                step_rate.count(report.num_simulated_steps)
             if self._trace is not None:
-                self._trace.add_report(self._workforce[worker].index, sent.sent, report)
+                self._trace.add_report(self._slots[worker].index, sent.sent, report)
             self._take_report(worker, sent, report)
 
     async def _ready(self, worker: int) -> WorkerHandle:
         """Wait for the worker in a slot, as long as others can do its work."""
         while True:
             try:
-                return await self._parts.workers.ready(self._workforce[worker])
+                return await self._parts.workers.ready(self._slots[worker])
             except WorkerLostError:
                 if not self._workforce.can_do_without(worker):
                     raise
@@ -302,7 +306,8 @@ class Call(ABC, Generic[_O, _R]):
             silent_seconds = time.monotonic() - reported_at
             if self.turn.is_paused:
                 self.turn.look()
-            is_delayed = self.turn.is_paused or self._parts.step_rate.is_exhausted
+            step_rate = self._parts.step_rate
+            is_delayed = self.turn.is_paused or bool(step_rate and step_rate.is_exhausted)
             is_due = (num_steps > reported_steps or is_delayed) and silent_seconds >= progress_seconds
             waiting_for = self._missing_worker() if silent_seconds >= _SILENCE_FACTOR * progress_seconds else told
             if is_due or self._warning or waiting_for != told:
@@ -335,58 +340,62 @@ class Call(ABC, Generic[_O, _R]):
 
     def _missing_worker(self) -> str:
         """Return the first worker that is missing, and why; empty if none is."""
-        slots = (self._workforce[worker] for worker in range(len(self._workforce)))
-        return next((f"worker {slot.index}: {slot.last_failure}" for slot in slots if not slot.healthy), "")
+        return next((f"worker {slot.index}: {slot.last_failure}" for slot in self._slots if not slot.healthy), "")
 
-    def _begin_end_watch(self, env: EnvVersion, max_episode_length: int | None, num_target_steps: int = 0) -> None:
-        """Watch whether episodes end, unless `max_episode_length` ends them."""
+    def _watch_ends(self, env: EnvVersion, max_episode_length: int | None, num_target_steps: int = 0) -> None:
+        """Let the call fail once no episode has ended for long, unless `max_episode_length` ends them.
+
+        Long is what the settings allow, or 3 % of that for each row, or twice an episode's limit for each row, or 100
+        times the steps that the call asks for.
+        """
         allowed_steps = self._settings.max_unended_steps
         if allowed_steps and max_episode_length is None:
-            num_rows = env.description.num_rows * len(self._workforce)
-            max_episode_steps = env.description.max_episode_steps
-            self._end_watch = EndWatch(allowed_steps, num_rows, num_target_steps, max_episode_steps)
+            for_row = max(round(_ROW_SHARE * allowed_steps), _LIMIT_FACTOR * (env.description.max_episode_steps or 0))
+            for_rows = for_row * env.description.num_rows * len(self._slots)
+            self._max_unended_steps = max(allowed_steps, for_rows, _STEPS_FACTOR * num_target_steps)
 
     def _count_ends(self, num_steps: int, num_ended: int) -> None:
         """Count steps, and the episodes that ended or failed with them; warn, or raise OverLimitError, if none end."""
-        watch = self._end_watch
-        if watch is None:
+        self._num_unended_steps = num_steps = 0 if num_ended else self._num_unended_steps + num_steps
+        max_steps = self._max_unended_steps
+        if not max_steps or num_steps < _WARNING_SHARE * max_steps:
             return
-        is_late = watch.observe(num_steps, num_ended)
-        if watch.is_over:
+        if num_steps >= max_steps:
             raise OverLimitError.of(
                 "options.max_episode_length",
-                expected=f"a limit, because no episode has ended in the last {watch.num_steps} steps of the call",
+                expected=f"a limit, because no episode has ended in the last {num_steps} steps of the call",
                 got="none",
                 hint="set it here or as --max-episode-length, or allow more steps with --max-unended-steps",
                 reason=Reason.NO_EPISODE_ENDED,
             )
-        if is_late:
-            _log.warning("no episode ends", extra={"steps": watch.num_steps, "allowed": watch.max_steps})
+        if not self._has_warned_of_steps:
+            self._has_warned_of_steps = True
+            _log.warning("no episode ends", extra={"steps": num_steps, "allowed": max_steps})
             self._warning = (
-                f"no episode has ended in the last {watch.num_steps} steps of the call, which fails after "
-                f"{watch.max_steps}: does the environment need max_episode_length?"
+                f"no episode has ended in the last {num_steps} steps of the call, which fails after {max_steps}: "
+                "does the environment need max_episode_length?"
             )
             self._notify()
 
     def _has_other_cause(self, error: WorkerLostError) -> bool:
         """Whether a worker was lost in a broadcast, such as making environments, which counts as the cause."""
-        return self._workforce[error.worker_index].lost_in_broadcast
+        return self._slots[error.worker_index].lost_in_broadcast
 
-    def _check_suspects(self, suspects: Suspects, error: WorkerLostError, name_of: Callable[[int], str]) -> None:
+    def _check_suspects(self, suspects: Suspects | None, error: WorkerLostError, name_of: Callable[[int], str]) -> None:
         """Raise the error if a work unit has turned out to be the reason why workers are lost.
 
         Args:
-            suspects: the units that may be.
+            suspects: the units that may be; None for none.
             error: why the last worker was lost.
             name_of: returns the name of a unit, for messages.
         """
-        if (culprit := suspects.culprit) is not None:
+        if suspects is not None and (culprit := suspects.culprit) is not None:
             before = f"{culprit.num_losses - 1} workers were lost with before"
             raise self._convicted(error.again(f"{error.text}; it ran {name_of(culprit.unit)}, which {before}"))
 
     def _convicted(self, error: WorkerLostError) -> WorkerLostError:
         """Return the error of a call that takes its workers down; their restarts are excused."""
-        for worker, slot in enumerate(self._workforce):
+        for worker, slot in enumerate(self._slots):
             slot.restarts.excuse(self._num_losses[worker])
             if slot.healthy and self.in_flight[worker]:
                 slot.is_excused = True
@@ -395,31 +404,25 @@ class Call(ABC, Generic[_O, _R]):
     def _deliver(self, worker: int, messages: Sequence[Message], buffer: NDArray[np.uint8]) -> Delivery:
         """Return what is to be sent of a worker's messages, and enter it into the account."""
         account, share = self.account, self.account.workers[worker]
-        num_steps = sum(message.num_steps for message in messages)
-        num_episodes = sum(message.num_episodes for message in messages)
-        self._log_episodes(worker, messages)
-        if self._request.messages.columns is None:
-            account.num_discarded_steps += num_steps
-            account.num_discarded_episodes += num_episodes
-            return Delivery(buffer, ())
-        share.num_steps += num_steps
-        share.num_episodes += num_episodes
-        account.message_bytes += sum(message.size for message in messages)
-        account.raw_bytes += sum(message.raw_size for message in messages)
-        account.num_non_finite_steps += sum(message.num_non_finite_steps for message in messages)
+        is_wanted, endings = self._request.messages.columns is not None, b""
         for message in messages:
+            endings += message.endings
+            if not is_wanted:
+                account.num_discarded_steps += message.num_steps
+                account.num_discarded_episodes += message.num_episodes
+                continue
+            share.num_steps += message.num_steps
+            share.num_episodes += message.num_episodes
+            account.message_bytes += message.size
+            account.raw_bytes += message.raw_size
+            account.num_non_finite_steps += message.num_non_finite_steps
             account.dropped_infos.update(message.dropped_infos)
             if account.moments is not None:
                 account.moments.add(message.moments)
-        return Delivery(buffer, messages)
-
-    def _log_episodes(self, worker: int, messages: Sequence[Message]) -> None:
-        """Add the episodes that end in the messages to the sampler's log."""
-        endings = b"".join(message.endings for message in messages)
         if endings:
-            account, is_delivered = self.account, self._request.messages.columns is not None
-            origin = Origin(self._kind, is_delivered, account.policy_version, account.env_version)
-            self._parts.episode_log.add(endings, self._workforce[worker].index, origin)
+            origin = Origin(self._kind, is_wanted, account.policy_version, account.env_version)
+            self._parts.episode_log.add(endings, self._slots[worker].index, origin)
+        return Delivery(buffer, messages if is_wanted else ())
 
     def _slice_seconds(self, worker: int, *, may_be_last: bool = False) -> float:
         """Return how long a worker works on an order, so that one gateway hears of many workers as often as of few.
@@ -427,13 +430,15 @@ class Call(ABC, Generic[_O, _R]):
         The first answer of a worker should come soon, unless it may be the last one, too. Workers carry out the orders
         of calls in turn, so that calls share a worker by their weights.
         """
-        seconds = _SLICE_SECONDS * max(1.0, len(self._workforce) / 8) * self.turn.weight
+        seconds = _SLICE_SECONDS * max(1.0, len(self._slots) / 8) * self.turn.weight
         may_be_late = self._has_answered[worker] or may_be_last
         if may_be_late and self._parts.num_calls == 1:
             seconds *= _SOLO_FACTOR
-        share = self.account.workers[worker]
-        speed = share.num_simulated_steps / share.sampling_seconds if share.sampling_seconds else 0.0
-        return self._parts.step_rate.slice_seconds(seconds, len(self._workforce), speed)
+        if (step_rate := self._parts.step_rate) is not None:
+            share = self.account.workers[worker]
+            speed = share.num_simulated_steps / share.sampling_seconds if share.sampling_seconds else 0.0
+            seconds = step_rate.slice_seconds(seconds, len(self._slots), speed)
+        return seconds
 
     def _count_work(self, worker: int, report: Report | FragmentReport) -> None:
         """Add what a worker did for an order to the account."""
@@ -460,3 +465,75 @@ def _kind_of(request: SampleRequest | EvaluationRequest | PopulationRequest) -> 
         return CallKind.EVALUATION
     kinds = {Exactly: CallKind.EXACT_EPISODES, Fragments: CallKind.FRAGMENTS}
     return kinds.get(type(request.target), CallKind.SAMPLES)
+
+
+class _CallTrace:
+    """The span of a call that is traced.
+
+    The span `order` is from the sending of an order to its report, and within it `work` the time in which the worker
+    worked on it: before, it finished the previous order. Workers do not know of traces: `work` is as long as the report
+    says, and taken to end when the report arrives.
+    """
+
+    def __init__(self, span: Span, kind: CallKind) -> None:
+        """Trace a call of some kind, which begins now."""
+        self._span = span
+        self._began = time.monotonic()
+        self._num_orders = 0
+        span.set({"call_kind": kind.name.lower()})
+
+    def add_report(self, worker: int, sent: float, report: Report | FragmentReport | PopulationReport) -> None:
+        """Add the spans of an order that is answered.
+
+        Args:
+            worker: index of the worker.
+            sent: when the order was sent (`time.monotonic`).
+            report: the answer.
+        """
+        self._num_orders += 1
+        if self._num_orders > _MAX_ORDERS:
+            return
+        # A previous call may have sent it.
+        sent, now = max(sent, self._began), time.monotonic()
+        encoding_seconds = 0.0 if isinstance(report, PopulationReport) else report.encoding_seconds
+        sampling, environment, policy = report.sampling_seconds, report.environment_seconds, report.policy_seconds
+        order = self._span.child("order", sent)
+        order.set({"worker": worker, "steps": report.num_simulated_steps})
+        work = order.child("work", max(now - sampling - encoding_seconds, sent))
+        seconds = {
+            "environment_seconds": environment,
+            "policy_seconds": policy,
+            "recording_seconds": max(sampling - environment - policy, 0.0),
+            "encoding_seconds": encoding_seconds,
+        }
+        work.set(seconds)
+        if report.failure is not None:
+            order.fail(report.failure)
+        for span in (work, order):
+            span.end(now)
+
+    def add_loss(self, worker: int, sent: float, error: WorkerLostError) -> None:
+        """Add the span of an order whose worker is lost."""
+        self._num_orders += 1
+        if self._num_orders <= _MAX_ORDERS:
+            order = self._span.child("order", max(sent, self._began))
+            order.set({"worker": worker})
+            order.fail(error)
+            order.end()
+
+    def describe(self, account: Account) -> None:
+        """Add what became of the call."""
+        counts = {
+            "policy_version": account.policy_version,
+            "environment_version": account.env_version,
+            "workers": len(account.workers),
+            "orders": self._num_orders,
+            "simulated_steps": account.num_simulated_steps,
+            "delivered_steps": account.num_steps,
+            "delivered_episodes": account.num_episodes,
+            "delivered_bytes": account.message_bytes,
+            "retried_episodes": account.num_retried_episodes,
+            "sending_seconds": account.sending_seconds,
+            "paused_seconds": account.paused_seconds,
+        }
+        self._span.set(counts)

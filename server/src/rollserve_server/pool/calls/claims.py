@@ -1,24 +1,29 @@
-"""The claims of a call, on their way from the workers to the client."""
+"""The claims of a call, on their way from the workers to the client, and what workers write early for them."""
 
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve_server.sampling import Claim
+from rollserve_server.sampling import Claim, EarlyClaim
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
     from rollserve_server.pool.backends.backend import RemoteBuffer
-    from rollserve_server.pool.plan.claiming import PlannedClaim
+    from rollserve_server.pool.plan.claiming import PlannedClaim, Stretch
     from rollserve_server.sampling import Parcel
+
 
 __all__ = ["Cancellation", "Claims", "PendingDelivery"]
 
 _MAX_PARCELS = 2
 """Parcels of a claim too large for one report that are fetched before they can be delivered."""
+
+_num_steps = operator.attrgetter("num_steps")
 
 
 class PendingDelivery(NamedTuple):
@@ -37,11 +42,7 @@ class PendingDelivery(NamedTuple):
     @property
     def num_steps(self) -> int:
         """Number of steps in the messages."""
-        return sum(message.num_steps for message in self.parcel.messages)
-
-    def named(self, claim_id: int) -> PendingDelivery:
-        """Return the same as a parcel of another claim."""
-        return self._replace(parcel=dataclasses.replace(self.parcel, claim_id=claim_id))
+        return sum(map(_num_steps, self.parcel.messages))
 
 
 class Cancellation(NamedTuple):
@@ -100,6 +101,12 @@ class Claims:
 
     What a lost worker has not written runs again, on one worker, in the same place of that order. What a worker takes
     too long to write runs again beside it, and the first to write it counts.
+
+    An early claim changes nothing: its worker keeps the episodes, and writes them again if they are claimed in another
+    way, or by another call. No other call knows it, because its messages have the form that this call wants.
+
+    Attributes:
+        open: claims that are not delivered in full.
     """
 
     def __init__(self, window_bytes: int, names: Iterator[int], *, pinned: bool) -> None:
@@ -112,21 +119,45 @@ class Claims:
         """
         self._window_bytes = window_bytes
         self._is_pinned = pinned
-        self._claims: deque[_OpenClaim] = deque()
+        self.open: deque[_OpenClaim] = deque()
         self._names = names
         # Sources of claims that are not written, by the name that workers know the claim by.
         self._sources: dict[int, tuple[_OpenClaim, _Source]] = {}
         # Sources by worker and by each episode that runs again.
         self._missing: dict[tuple[int | None, int], _Source] = {}
+        # Names of early claims that are not answered; and the last delivery of each worker that was written early and
+        # is not claimed.
+        self._expected: set[int] = set()
+        self._early: dict[int, PendingDelivery] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._claims)
+    def expect(self, stretch: Stretch) -> EarlyClaim:
+        """Return the early claim of a stretch, for the order of its worker."""
+        claim = EarlyClaim(next(self._names), stretch.start, stretch.stop, stretch.num_missing_steps, stretch.owner)
+        self._expected.add(claim.claim_id)
+        return claim
 
-    def add(self, planned: PlannedClaim) -> int:
-        """Add a claim behind the others; return its name."""
+    def take_early(self, worker: int, buffer: RemoteBuffer, asked: EarlyClaim, parcel: Parcel | None) -> None:
+        """Record the answer to an order with an early claim, which may be another call's."""
+        if asked.claim_id in self._expected:
+            self._expected.discard(asked.claim_id)
+            if parcel is not None:
+                self._early[worker] = PendingDelivery(worker, buffer, parcel)
+
+    def early_stops(self) -> Collection[int]:
+        """Return the indices behind the last episodes of what is written early."""
+        return [delivery.parcel.stop[0] for delivery in self._early.values()] if self._early else ()
+
+    def add(self, planned: PlannedClaim) -> Claim | None:
+        """Add a claim behind the others; return it if just its episodes were written early, else None."""
         claim = _OpenClaim(planned.stop, planned.owner, planned.num_bytes, (planned.start, 0), [])
-        self._claims.append(claim)
-        return self._add_source(claim, planned.worker).claim.claim_id
+        self.open.append(claim)
+        claim_id = self._add_source(claim, planned.worker).claim.claim_id
+        early = self._early.get(planned.worker)
+        if early is None or (early.parcel.start[0], early.parcel.stop[0]) != (planned.start, planned.stop):
+            return None
+        del self._early[planned.worker]
+        self.take(early._replace(parcel=dataclasses.replace(early.parcel, claim_id=claim_id)))
+        return Claim(claim_id, planned.start, planned.stop)
 
     def to_ask(self, worker: int) -> list[Claim]:
         """Return the claims that a worker should write now: in order, as far as the window reaches."""
@@ -142,7 +173,7 @@ class Claims:
     def to_begin(self, worker: int) -> list[range]:
         """Return the episodes that a worker should run again now."""
         ranges = []
-        for claim in self._claims:
+        for claim in self.open:
             for source in claim.sources:
                 if source.missing and not source.is_begun and source.worker in (None, worker):
                     source.worker, source.is_begun = worker, True
@@ -150,9 +181,14 @@ class Claims:
                     ranges.append(range(source.claim.start, source.claim.stop))
         return ranges
 
-    def num_missing(self, worker: int) -> int:
-        """Return how many episodes a worker is running again."""
-        return sum(owner == worker for owner, _ in self._missing)
+    @property
+    def num_missing(self) -> int:
+        """Number of episodes that workers are running again."""
+        return len(self._missing)
+
+    def is_running_again(self, worker: int) -> bool:
+        """Whether a worker is running episodes again."""
+        return bool(self._missing) and any(owner == worker for owner, _ in self._missing)
 
     def begin_duplicates(self, worker: int, now: float, late_after: float) -> list[range]:
         """Have an idle worker run again what others do not write, unless two workers have it already.
@@ -180,7 +216,7 @@ class Claims:
 
     def first_since(self) -> float | None:
         """Return when an idle worker began to wait for the first claim, or None."""
-        return self._claims[0].sources[0].since if self._claims and self._claims[0].sources else None
+        return self.open[0].sources[0].since if self.open and self.open[0].sources else None
 
     def is_missing(self, worker: int, index: int) -> bool:
         """Whether a worker runs an episode again for a claim."""
@@ -218,25 +254,26 @@ class Claims:
         if delivery.parcel.claim_id not in self._sources:
             return None
         claim, source = self._sources[delivery.parcel.claim_id]
-        cancellations = [self._cancel(claim, other) for other in list(claim.sources) if other is not source]
+        others = [other for other in claim.sources if other is not source]
+        cancellations = [each for other in others if (each := self._cancel(claim, other)) is not None]
         claim.deliveries.append(delivery)
         claim.position = delivery.parcel.stop
         claim.is_written = delivery.parcel.complete
         source.since = None
         if claim.is_written:
             self._remove(claim, source)
-        return [cancellation for cancellation in cancellations if cancellation is not None]
+        return cancellations
 
     def next_pending(self) -> PendingDelivery | None:
         """Return the first parcel of the first claim, if it was written; see `delivered`."""
-        return self._claims[0].deliveries[0] if self._claims and self._claims[0].deliveries else None
+        return self.open[0].deliveries[0] if self.open and self.open[0].deliveries else None
 
     def delivered(self) -> None:
         """Record that the parcel of `next_pending` is delivered."""
-        claim = self._claims[0]
+        claim = self.open[0]
         claim.deliveries.popleft()
         if claim.is_written and not claim.deliveries:
-            self._claims.popleft()
+            self.open.popleft()
 
     def lose_first_delivery(self) -> tuple[list[int], Counter[int], list[Cancellation]]:
         """Record that the buffer of `next_pending` is gone with its machine.
@@ -245,7 +282,7 @@ class Claims:
             The episodes to run again; by worker, the steps of them that it had written; and what workers that live on
             are to drop, because nobody will ask them for it.
         """
-        first = self._claims[0]
+        first = self.open[0]
         worker, _, parcel = first.deliveries[0]
         num_steps: Counter[int] = Counter()
         for delivery in first.deliveries:
@@ -255,9 +292,13 @@ class Claims:
         return self._run_again(first, worker, parcel.start), num_steps, cancellations
 
     def lose(self, worker: int) -> list[int]:
-        """Record that a worker is gone; return the episodes that only it had and had not written, to run again."""
+        """Record that a worker is gone; return the episodes that only it had and had not written, to run again.
+
+        What it has written early runs again, too: it is not claimed.
+        """
+        self._early.pop(worker, None)
         lost: list[int] = []
-        for claim in self._claims:
+        for claim in self.open:
             for source in [source for source in claim.sources if source.worker == worker]:
                 self._remove(claim, source)
                 if not claim.sources:
@@ -266,21 +307,22 @@ class Claims:
 
     def cut_episode(self) -> int | None:
         """Return the index of an episode that runs again although a part of it was written, or None."""
-        sources = (source for claim in self._claims for source in claim.sources)
+        sources = (source for claim in self.open for source in claim.sources)
         return next((source.claim.start for source in sources if source.missing and source.claim.first_step), None)
 
     def held_of(self, worker: int) -> Iterator[PendingDelivery]:
         """Return what a worker wrote and is not delivered."""
-        return (delivery for claim in self._claims for delivery in claim.deliveries if delivery.worker == worker)
+        return (delivery for claim in self.open for delivery in claim.deliveries if delivery.worker == worker)
 
-    def _in_window(self) -> Iterator[_OpenClaim]:
-        """Yield the first claims, as far as the window reaches."""
-        num_bytes = 0
-        for claim in self._claims:
+    def _in_window(self) -> list[_OpenClaim]:
+        """Return the first claims, as far as the window reaches."""
+        claims, num_bytes = [], 0
+        for claim in self.open:
             if num_bytes >= self._window_bytes:
                 break
             num_bytes += claim.num_bytes
-            yield claim
+            claims.append(claim)
+        return claims
 
     def _add_source(self, claim: _OpenClaim, worker: int | None) -> _Source:
         start, first_step = claim.position

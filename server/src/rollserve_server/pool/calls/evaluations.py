@@ -5,46 +5,66 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve_server.admission import Admission, Receiver
-from rollserve_server.agents import PolicySet, check_members, check_population
-from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.futures import in_request_thread
-from rollserve_server.pool.calls.checks import check_num_outcomes, check_population_request, check_run
-from rollserve_server.pool.calls.evaluation import EvaluationCall
+from rollserve_server.agents import (
+    MEMBER_VERSION,
+    PolicySet,
+    check_exploration,
+    check_map,
+    check_members,
+    check_population,
+    content_bytes,
+    lineups_of,
+    members_in_place,
+    prepare_for_env,
+)
+from rollserve_server.errors import InvalidValueError, OverLimitError, listed, within
+from rollserve_server.futures import in_own_thread, in_request_thread
+from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.population import PopulationCall
-from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest
-from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
-from rollserve_server.pool.interface.targets import InAll
+from rollserve_server.pool.plan.estimates import LengthEstimate
 from rollserve_server.pool.plan.ledger import Ledger
-from rollserve_server.pool.plan.length_estimate import LengthEstimate
-from rollserve_server.pool.sequences.open_sequence import OpenSequence
-from rollserve_server.pool.sequences.root_seeds import derived_seed
+from rollserve_server.pool.requests import EvaluationRequest, InAll, PopulationRequest
+from rollserve_server.pool.results import Beginning, Delivery, Evaluation, Progress
+from rollserve_server.pool.sequences.open_work import OpenSequence
+from rollserve_server.pool.sequences.sequences import derived_seed
+from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.agent_updates import SHARED_BYTES
-from rollserve_server.pool.versions.lineups import EvaluationLineups
-from rollserve_server.sampling import Population, SequenceSpec
+from rollserve_server.pool.workers.broadcast import Broadcast
+from rollserve_server.sampling import Population, SequenceSpec, Worker
 from rollserve_server.settings import MAX_EVALUATIONS
 from rollserve_server.tracing import child_span
 from rollserve_wire.environments import EnvSpec
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
+    from rollserve_server.agents import Exploration, PolicySpec
     from rollserve_server.envs import WorkerSpecs
-    from rollserve_server.pool.calls.pool_parts import PoolParts
+    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.state.env_version import EnvVersion
-    from rollserve_server.pool.workers.workforce import Workforce
-    from rollserve_server.sampling import Members
+    from rollserve_server.pool.versions.versions import Versions
+    from rollserve_server.pool.workers.slots import Workforce
+    from rollserve_server.sampling import EnvDescription, Members
+    from rollserve_server.settings import AgentSettings
+    from rollserve_wire.policy_map import PolicyMap
+
 
 __all__ = ["Evaluations"]
 
+_MAX_OUTCOMES = 1 << 17
+"""Largest number of outcomes of agents in an evaluation, whose result then stays below the size that gRPC's clients
+accept by default."""
 _SEED_KEY = (0,)
 """Key by which the seed of evaluations derives from the pool's; no other seed derives by it."""
-
 _Items = AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]
 
 
@@ -89,7 +109,7 @@ class Evaluations:
             turn_steps=calls.turn_steps,
         )
         self._seed = derived_seed(parts.seed, _SEED_KEY)
-        self._lineups = EvaluationLineups(parts.versions, parts.settings.agents)
+        self._lineups = _Lineups(parts.versions, parts.settings.agents)
 
     async def evaluate(self, request: EvaluationRequest | PopulationRequest, receiver: Receiver) -> _Items:
         """Run an evaluation, also of a population; see `Pool.evaluate` and `Pool.evaluate_population`."""
@@ -110,7 +130,7 @@ class Evaluations:
                 prepared = await preparing
             workforce = stack.enter_context(parts.workers.using_workforce())
             parts.selection.check_num_workers(prepared.policy_version, prepared.env_number, len(workforce))
-            call: EvaluationCall | PopulationCall
+            call: EpisodeCall | PopulationCall
             if isinstance(request, PopulationRequest):
                 call = await self._population_call(request, prepared, workforce)
             else:
@@ -120,22 +140,25 @@ class Evaluations:
             # The workers' own numbers mean nothing to clients.
             call.account.policy_version, call.account.env_version = prepared.policy_version, prepared.env_version
             try:
-                with parts.counting_calls():
-                    async with call.running() as items:
-                        yield call.beginning()
-                        async for item in items:
-                            yield item
+                async with call.running() as items:
+                    yield call.beginning()
+                    async for item in items:
+                        yield item
+            except OverLimitError as error:
+                if error.reason is Reason.MESSAGE_TOO_SMALL:  # the limit has another place in requests for evaluations
+                    error.field = "episodes.max_message_bytes"
+                raise
             finally:
                 parts.counters.count_faults(call.account)
         await parts.journal.write()
         agents = prepared.env.description.agents
-        yield Evaluation(call.outcomes, call.account, call.reproducibility, call.num_members, agents)
+        yield Evaluation(call.outcomes, call.account, call.reproducibility, prepared.num_members, agents)
 
     def _start_preparing(
         self, request: EvaluationRequest | PopulationRequest, stack: AsyncExitStack
     ) -> asyncio.Task[_Prepared]:
         """Start `_prepare`, which ends with the stack at the latest."""
-        stack.callback(self._parts.eviction.run)  # once nothing is being prepared any more
+        stack.callback(self._parts.versions.evict)  # once nothing is being prepared any more
         preparing = asyncio.create_task(self._prepare(request, stack))
 
         async def give_up() -> None:
@@ -150,7 +173,7 @@ class Evaluations:
         versions, selection, options = self._parts.versions, self._parts.selection, request.options
         policy_maps = request.policy_maps
         members: tuple[str, ...] = ()
-        check_run(options.run, self._parts.run)
+        self._parts.check_run(options.run)
         policy_version = selection.choose_policy(options)
         stack.enter_context(versions.agents.using(policy_version))
         if not policy_maps:
@@ -170,7 +193,7 @@ class Evaluations:
         stack.enter_context(versions.evaluation_envs.using(-number))
         env = versions.env_in_use(number)
         if isinstance(request, PopulationRequest):
-            check_population_request(env.description, request)
+            _check_population_request(env.description, request)
         if not policy_maps:
             # The agent may have been checked against the sampler's own, and another check takes long for a large one.
             checked = number if own is None or env_version not in versions.envs else env_version
@@ -179,10 +202,9 @@ class Evaluations:
         if isinstance(request, PopulationRequest):
             num_members = await in_request_thread(self._num_members, request, policy_version)
             members = tuple(request.policies)
-        check_num_outcomes(env.description, request.num_episodes, num_members)
+        _check_num_outcomes(env.description, request.num_episodes, num_members)
         agent_number = policy_version
         if policy_maps or members:
-            self._parts.eviction.reset()
             settings = policy_maps, env.description, options.exploration, members
             agent_number = await stack.enter_async_context(self._lineups.installed(policy_version, *settings))
         seed = self._seed if options.seed is None else options.seed
@@ -210,7 +232,6 @@ class Evaluations:
         found = self._parts.env_updates.find_for_evaluation(specs)
         if found is not None:
             return found
-        self._parts.eviction.reset()
         return await self._parts.env_updates.add_for_evaluation(specs)
 
     async def _stepped_by_rows(self, specs: Sequence[WorkerSpecs], own: EnvVersion | None) -> Sequence[WorkerSpecs]:
@@ -237,13 +258,13 @@ class Evaluations:
             raise InvalidValueError.of("options.environment", expected=expected, got=got, hint=why_not)
         return [dataclasses.replace(spec, vectorization="rows")]
 
-    def _evaluation_call(self, request: EvaluationRequest, prepared: _Prepared, workforce: Workforce) -> EvaluationCall:
+    def _evaluation_call(self, request: EvaluationRequest, prepared: _Prepared, workforce: Workforce) -> EpisodeCall:
         options, limit = request.options, self._parts.max_episode_length(request.options)
         work_id, versions = next(self._parts.ids), (prepared.policy_version, prepared.env_number)
         workers_versions = prepared.agent_number, prepared.env_number
         spec = SequenceSpec(work_id, prepared.seed, *workers_versions, limit, options.exploration)
         placement = self._parts.selection.placement(*versions, len(workforce))
-        return EvaluationCall(
+        return EpisodeCall(
             self._parts,
             request,
             InAll(request.num_episodes),
@@ -272,3 +293,116 @@ class Evaluations:
         if sum(value.nbytes for stacked in members.values() for value in stacked.values()) >= SHARED_BYTES:
             members = await parts.workers.share(members)
         return PopulationCall(parts, request, population, members, prepared.env, workforce)
+
+
+class _Lineups:
+    """Gives workers the policies that evaluations name, under numbers below 0."""
+
+    def __init__(self, versions: Versions, settings: AgentSettings) -> None:
+        self._versions = versions
+        self._settings = settings
+        self._numbers = itertools.count(-1, -1)
+
+    @contextlib.asynccontextmanager
+    async def installed(
+        self,
+        policy_version: int,
+        policy_maps: Sequence[PolicyMap],
+        env: EnvDescription,
+        exploration: Exploration,
+        members: Sequence[str] = (),
+    ) -> AsyncIterator[int]:
+        """Have all workers hold the policies for the duration of the block, and return their number.
+
+        Args:
+            policy_version: version of the agent that versions in the maps count back from.
+            policy_maps: the maps that episodes have by turns; none for the map of the version, if there are members.
+            env: the environment.
+            exploration: how freely the policies act.
+            members: names of the policies in which the members of a population differ, as if each were made by an
+                update; the version has them all.
+
+        Raises:
+            InvalidValueError: the environment has one agent, a map names what is not held or has a rule for none of the
+                agents, or policies do not fit the agents that they are mapped to, or cannot explore like that; or no
+                map names a policy of members.
+            WorkerLostError: as of `Broadcast.answers`.
+        """
+        with within("options"):
+            if not env.agents:
+                expected = "none in an environment with one agent"
+                raise InvalidValueError.of("policy_maps", expected=expected, got=f"{len(policy_maps)} maps")
+            held = self._held(policy_version)
+            lineups = await in_own_thread(self._prepared, held, policy_maps, env, members)
+            with within("exploration"):
+                check_exploration(lineups, exploration)
+        _check_members(lineups, members)
+        versions, number = self._versions, next(self._numbers)
+        shared = await versions.workers.share(lineups) if content_bytes(lineups) >= SHARED_BYTES else lineups
+
+        async def add_agent(_: int, worker: WorkerHandle) -> None:
+            await worker.call_urgently(Worker.add_agent, number, shared)
+
+        with versions.installing("agent", number):
+            async with versions.updating:
+                await Broadcast(versions.workers, add_agent, wait_for_lost=False).answers()
+                versions.accept("agent", number, AgentVersion([lineups]))
+            yield number
+
+    def _prepared(
+        self,
+        held: Sequence[PolicySet[PolicySpec]],
+        policy_maps: Sequence[PolicyMap],
+        env: EnvDescription,
+        members: Sequence[str],
+    ) -> PolicySet[PolicySpec]:
+        for position, policy_map in enumerate(policy_maps):
+            with within(f"policy_maps[{position}]"):
+                check_map(policy_map, env.agents)
+        if members:
+            held = [members_in_place(held[0], members), *held]
+            policy_maps = policy_maps or [held[0].policy_map]
+        wanted = lineups_of(held, policy_maps)
+        prepared = prepare_for_env(wanted, env.observation_space, env.action_space, self._settings, env.agents)
+        assert isinstance(prepared, PolicySet)  # noqa: S101  # as it was
+        return prepared
+
+    def _held(self, policy_version: int) -> list[PolicySet[PolicySpec]]:
+        """Return the policies of a version and of all older ones that are kept, in falling order."""
+        agents = self._versions.agents
+        falling = sorted((number for number in agents if number <= policy_version), reverse=True)
+        specs = [spec for number in falling for spec in agents.get(number) or ()]
+        return [spec for spec in specs if isinstance(spec, PolicySet)]
+
+
+def _check_members(lineups: PolicySet[PolicySpec], members: Sequence[str]) -> None:
+    """Raise InvalidValueError if no map names the version of a policy that members take the place of."""
+    for name in members:
+        if all(each.version != MEMBER_VERSION for each in lineups.policies.get(name, ())):
+            expected = "a policy whose current version (0) acts for an agent by one of the maps"
+            raise InvalidValueError.of(f"policies[{name!r}]", expected=expected, got=f"{name!r}, which acts for none")
+
+
+def _check_population_request(description: EnvDescription, request: PopulationRequest) -> None:
+    """Raise InvalidValueError unless members are by policy where there are many agents, and skip no episode."""
+    if request.options.skip_failed:
+        expected = "false for a population, whose members all have the same number of episodes"
+        raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
+    agents = description.agents
+    if agents and not request.policies:
+        expected = f"none beside `policies`, because the environment has the agents {listed(agents)}"
+        got, hint = f"{listed(request.parameters)} of no policy", "name the policies that members have parameters for"
+        raise InvalidValueError.of("parameters", expected=expected, got=got, hint=hint)
+    if request.policies and not agents:
+        expected, got = "none in an environment with one agent", listed(request.policies)
+        raise InvalidValueError.of("policies", expected=expected, got=got, hint="take `parameters`")
+
+
+def _check_num_outcomes(description: EnvDescription, num_episodes: int, num_members: int = 1) -> None:
+    """Raise InvalidValueError if an evaluation, or one of a population, has more outcomes of agents than a result."""
+    num_agents = len(description.agents)
+    if num_agents * num_members * num_episodes > _MAX_OUTCOMES:
+        of_members = "" if num_members == 1 else f" of each of {num_members} members"
+        most = _MAX_OUTCOMES // (num_agents * num_members)
+        expected = f"at most {most} episodes{of_members}, because each has {num_agents} agents"
+        raise InvalidValueError.of("episode_count", expected=expected, got=num_episodes)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server.errors import DomainError, EnvFailedError, NotReadyError, WorkerLostError
-from rollserve_server.pool.accounts.account import ENVIRONMENT_FAILED, Account, WorkerAccount
-from rollserve_server.pool.accounts.env_failures import FailedEpisode
+from rollserve_server.pool.accounts import ENVIRONMENT_FAILED, Account, FailedEpisode, WorkerAccount
 from rollserve_server.pool.calls.call import Call
-from rollserve_server.pool.calls.fragment_worker import FragmentWorker, PendingMessages
 from rollserve_server.pool.sequences.open_work import WorkLocation
 from rollserve_server.pool.sequences.row_sequences import RowsReached
 from rollserve_server.sampling import FragmentAssignment, FragmentOrder, RowSequenceSpec
@@ -20,15 +19,18 @@ from rollserve_wire.environments import Reproducibility
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from rollserve_server.errors import DomainError
     from rollserve_server.pool.backends.backend import RemoteBuffer, WorkerHandle
-    from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.requests import SampleRequest
-    from rollserve_server.pool.interface.results import Beginning, Delivery
-    from rollserve_server.pool.interface.targets import Fragments
-    from rollserve_server.pool.sequences.in_flight import InFlight
+    from rollserve_server.pool.parts import PoolParts
+    from rollserve_server.pool.requests import Fragments, SampleRequest
+    from rollserve_server.pool.results import Beginning, Delivery
+    from rollserve_server.pool.sequences.open_work import InFlight
     from rollserve_server.pool.sequences.row_sequences import RowSequence
-    from rollserve_server.pool.workers.workforce import Workforce
-    from rollserve_server.sampling import FragmentReport, RowState
+    from rollserve_server.pool.workers.slots import Workforce
+    from rollserve_server.sampling import FragmentReport, Message, RowProgress, RowState
+
 
 __all__ = ["FragmentCall"]
 
@@ -63,23 +65,24 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             first_episode_index=0,
             policy_version=policy_version,
             env_version=sequence.kind.env_version,
-            workers=[WorkerAccount() for _ in workforce],
+            workers=[WorkerAccount() for _ in workforce.slots],
             row_step_count=sequence.start.clock,
         )
         is_whole = target.fraction_of_workers >= 1
         # How far workers are that are stopped is up to chance.
         reached = reproducibility if is_whole else Reproducibility.WORKER
-        super().__init__(parts, request, workforce, account, reached)
+        start = sequence.start  # where the rows stand at the beginning
+        self._num_row_steps = target.num_steps // start.stride
+        self._workers = [
+            _FragmentWorker(worker, self._num_row_steps, len(rows)) for worker, rows in enumerate(start.workers)
+        ]
+        in_flight = [state.in_flight for state in self._workers]
+        super().__init__(parts, request, workforce, account, reached, in_flight)
         self._reports_actions = reproducibility is not Reproducibility.WORKER
         self.sequence = sequence
         self.is_patient = False
-        self._start = start = sequence.start  # where the rows stand at the beginning
+        self._start = start
         self._call_id = next(parts.ids)
-        self._num_row_steps = target.num_steps // start.stride
-        self._workers = [
-            FragmentWorker(worker, self._num_row_steps, len(rows)) for worker, rows in enumerate(start.workers)
-        ]
-        self.in_flight = [state.in_flight for state in self._workers]
         # How many workers have to make all their steps; and whether they have, so that the others stop.
         self._num_enough = math.ceil(target.fraction_of_workers * len(workforce) - 1e-9)
         self._is_ending, self._overdue_at = False, math.inf
@@ -91,6 +94,9 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         for state in self._workers:
             left = state.skip(left)
             state.num_needed_row_steps = math.ceil(target.fraction_of_samples * self._num_row_steps - 1e-9)
+            location, slot = sequence.locations[state.index], self._slots[state.index]
+            if location is not None and slot.healthy and slot.handle is location.handle:
+                state.location = location
 
     def reached(self) -> RowsReached:
         """Return where the call, once complete, has brought its rows."""
@@ -128,12 +134,6 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         """Return the reports that workers still owe."""
         return [in_flight.report for queue in self.in_flight for in_flight in queue]
 
-    def _begin(self) -> None:
-        for state, location in zip(self._workers, self.sequence.locations, strict=True):
-            slot = self._workforce[state.index]
-            if location is not None and slot.healthy and slot.handle is location.handle:
-                state.location = location
-
     def _is_complete(self) -> bool:
         while self._next_worker < len(self._workers):
             state = self._workers[self._next_worker]
@@ -158,11 +158,11 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         return self._workers[worker].is_abandoned
 
     def _uses(self, worker: int, handle: WorkerHandle) -> bool:
-        slot = self._workforce[worker]
+        slot = self._slots[worker]
         return slot.healthy and slot.handle is handle
 
     async def _next_handle(self, worker: int) -> WorkerHandle | None:
-        state, slot = self._workers[worker], self._workforce[worker]
+        state, slot = self._workers[worker], self._slots[worker]
         if state.progress is not None and not slot.healthy:  # nothing of it is missing
             state.forget_rows()
             await self._wait()
@@ -179,10 +179,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             self._lose_rows(state, WorkerLostError(f"worker {worker} is lost", worker))
         return handle
 
-    async def _idle(self, worker: int) -> None:
-        await self._wait()
-
-    def _can_wait_for(self, state: FragmentWorker) -> bool:
+    def _can_wait_for(self, state: _FragmentWorker) -> bool:
         """Whether the call may go on although a slot has no worker for now: the others are enough."""
         num_present = sum(not each.is_missing for each in self._workers)
         return num_present >= self._num_enough and self._can_abandon(state)
@@ -230,7 +227,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         self._is_cutting = False
         self._notify()
 
-    def _assignment(self, state: FragmentWorker) -> FragmentAssignment:
+    def _assignment(self, state: _FragmentWorker) -> FragmentAssignment:
         messages = self._request.messages
         return FragmentAssignment(
             call_id=self._call_id,
@@ -243,14 +240,14 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             columns=messages.columns,
         )
 
-    def _row_states(self, state: FragmentWorker) -> Sequence[RowState]:
+    def _row_states(self, state: _FragmentWorker) -> Sequence[RowState]:
         """Return what a worker's rows are made from, after any that it had are gone."""
         row_states, state.num_unknown = self._start.states(state.index)
         state.num_skipped, state.num_broken_off = state.num_written, state.num_unknown
         self._notify()
         return row_states
 
-    def _room(self, state: FragmentWorker) -> int:
+    def _room(self, state: _FragmentWorker) -> int:
         """Return how many bytes a worker may write now: half of the window in its turn, else a share of the rest."""
         share = self._settings.window_bytes // 2
         if state.index != self._next_worker:
@@ -273,7 +270,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         if not state.is_stuck:
             self._notify()
 
-    def _take_progress(self, state: FragmentWorker, report: FragmentReport, buffer: RemoteBuffer) -> None:
+    def _take_progress(self, state: _FragmentWorker, report: FragmentReport, buffer: RemoteBuffer) -> None:
         self._has_answered[state.index] = True
         state.num_made += report.num_simulated_steps - report.num_restoring_steps
         state.num_steps_per_report = max(state.num_steps_per_report, report.num_simulated_steps)
@@ -282,7 +279,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         if report.messages:
             state.num_needed_row_steps = max(state.num_needed_row_steps, state.num_made // state.num_rows)
             assert state.location is not None  # noqa: S101  # it has just answered
-            state.pending.append(PendingMessages(report.messages, buffer, state.location.handle))
+            state.pending.append(_PendingMessages(report.messages, buffer, state.location.handle))
             state.num_written += sum(message.num_steps for message in report.messages)
         if report.rows is not None:
             state.progress = report.rows
@@ -305,21 +302,21 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         loop.call_at(self._overdue_at + 0.01, self._notify)
         self._notify()
 
-    def _abandon_if_overdue(self, state: FragmentWorker) -> None:
+    def _abandon_if_overdue(self, state: _FragmentWorker) -> None:
         """Go on without a worker that does not stop, if it has written nothing and its rows can be made again."""
         if state.progress is not None or asyncio.get_running_loop().time() < self._overdue_at:
             return
         if self._can_abandon(state):
             state.abandon()
 
-    def _can_abandon(self, state: FragmentWorker) -> bool:
+    def _can_abandon(self, state: _FragmentWorker) -> bool:
         """Whether a worker has written nothing and needs no step, and its rows can be made again as they were."""
         has_stopped = state.num_row_steps < self._num_row_steps
         points = self._start.workers[state.index]
         is_restorable = self._reports_actions and all(point.is_restorable for point in points)
         return is_restorable and not (has_stopped or state.num_needed_row_steps)
 
-    def _take_failure(self, state: FragmentWorker, report: FragmentReport, failure: DomainError) -> None:
+    def _take_failure(self, state: _FragmentWorker, report: FragmentReport, failure: DomainError) -> None:
         """Make rows again that an environment's error has left behind; raise all other failures."""
         location = state.location
         if (
@@ -337,7 +334,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             raise EnvFailedError(FailedEpisode.of(state.index, final[-1]).final_text)
         raise failure
 
-    def _check_restored(self, state: FragmentWorker) -> None:
+    def _check_restored(self, state: _FragmentWorker) -> None:
         """Raise an error if rows begin other episodes although a part of what they made before is delivered."""
         if not (state.num_skipped and state.num_broken_off):
             return
@@ -354,19 +351,19 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         if state.location is not None and state.location.handle is handle:  # else its rows are elsewhere by now
             self._lose_rows(state, error)
 
-    def _lose_rows(self, state: FragmentWorker, error: WorkerLostError) -> None:
+    def _lose_rows(self, state: _FragmentWorker, error: WorkerLostError) -> None:
         """Record that a worker's rows are gone, with what it had not written."""
         state.forget_rows()
         if state.progress is None:
             self._restart_lost(state, error)
 
-    def _close_rows(self, state: FragmentWorker, location: WorkLocation) -> None:
+    def _close_rows(self, state: _FragmentWorker, location: WorkLocation) -> None:
         """Have a worker end what it does with its rows."""
         state.forget_rows()
         location.stop()
         location.close()
 
-    def _restart(self, state: FragmentWorker, reason: str) -> None:
+    def _restart(self, state: _FragmentWorker, reason: str) -> None:
         """Have a worker make its steps again, except the written ones."""
         state.progress, state.num_made = None, 0
         self._has_answered[state.index] = False
@@ -374,7 +371,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         self.account.count_retried(reason, len(self._start.workers[state.index]))
         self._notify()
 
-    def _restart_lost(self, state: FragmentWorker, error: WorkerLostError) -> None:
+    def _restart_lost(self, state: _FragmentWorker, error: WorkerLostError) -> None:
         """Restart a lost worker's part; raise the error if that has happened too often."""
         if not self._has_other_cause(error):
             # Memory grows over many steps, until somebody looks: no single one of them is the cause.
@@ -399,7 +396,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         state.num_done += sum(message.num_steps for message in pending.messages)
         return self._deliver(state.index, pending.messages, buffer)
 
-    def _lose_written(self, state: FragmentWorker, pending: PendingMessages, error: WorkerLostError) -> None:
+    def _lose_written(self, state: _FragmentWorker, pending: _PendingMessages, error: WorkerLostError) -> None:
         """Record that a machine is gone with all that a worker had written there."""
         state.pending.clear()
         state.num_written = state.num_done
@@ -412,3 +409,103 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
                 self._restart(state, error.reason.lower())
         if state.progress is not None:
             self._restart_lost(state, error)
+
+
+@dataclass(eq=False)
+class _FragmentWorker:
+    """The state of a worker in a fragment call.
+
+    Attributes:
+        index: index of the worker.
+        num_row_steps: number of steps that each of its rows makes.
+        num_rows: number of its rows.
+        location: where the rows are; None if they have to be made.
+        in_flight: orders that are not answered.
+        num_made: steps made since its rows were made, except repeated steps that brought rows to where they stood.
+        num_skipped: steps at the beginning that are not written this time, because they are written or delivered
+            already.
+        num_written: steps that are written, delivered, or not wanted.
+        num_done: the part of them that is not pending.
+        pending: what was written and is not delivered.
+        progress: where the rows stand, once all is made and written.
+        num_unknown: rows that begin their next episodes, because the way back to where they stood is not known.
+        num_broken_off: all rows that could not be brought back to where they stood.
+        losses: for each time that the worker was lost at its work, the steps that it had reported since its rows were
+            made.
+        num_steps_per_report: largest number of steps in a report.
+        num_strandings: how often its rows were made again because of an environment's error.
+        failure: the last such error.
+        num_needed_row_steps: number of steps that each row has to make in any case: the least share that the request
+            asks for, or more because they are written.
+        is_missing: whether the slot has no worker and gets none for now.
+        is_abandoned: whether the call goes on without the worker; its rows stand where they did.
+        is_stuck: whether the worker had nothing to do with its last order, because it holds as much as it may.
+    """
+
+    index: int
+    num_row_steps: int
+    num_rows: int
+    location: WorkLocation | None = None
+    in_flight: deque[InFlight[FragmentOrder, FragmentReport]] = field(default_factory=deque)
+    num_made: int = 0
+    num_skipped: int = 0
+    num_written: int = 0
+    num_done: int = 0
+    pending: deque[_PendingMessages] = field(default_factory=deque)
+    progress: Collection[RowProgress] | None = None
+    num_unknown: int = 0
+    num_broken_off: int = 0
+    losses: list[int] = field(default_factory=list)
+    num_steps_per_report: int = 0
+    num_strandings: int = 0
+    failure: DomainError | None = None
+    num_needed_row_steps: int = 0
+    is_missing: bool = False
+    is_abandoned: bool = False
+    is_stuck: bool = False
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps that its rows make."""
+        return self.num_row_steps * self.num_rows
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether its rows have made the steps that they have to make in any case."""
+        return self.num_made >= self.num_needed_row_steps * self.num_rows
+
+    @property
+    def num_pending_bytes(self) -> int:
+        """Bytes that wait to be delivered."""
+        return sum(message.size for pending in self.pending for message in pending.messages)
+
+    @property
+    def num_losses_at_one_step(self) -> int:
+        """How often the worker may have been lost at the same step, the furthest: a step that kills does so each time.
+
+        The steps of up to two orders were made and not reported.
+        """
+        furthest = max(self.losses, default=0) - 2 * self.num_steps_per_report
+        return sum(num_steps >= furthest for num_steps in self.losses)
+
+    def skip(self, num_steps: int) -> int:
+        """Leave out steps at the beginning; return how many of them are beyond the worker's own."""
+        self.num_skipped = self.num_written = self.num_done = min(num_steps, self.num_steps)
+        return num_steps - self.num_done
+
+    def forget_rows(self) -> None:
+        """Expect nothing more from the rows."""
+        self.in_flight.clear()
+        self.location = None
+
+    def abandon(self) -> None:
+        """Go on without the worker; its rows stand where they did before the call."""
+        self.progress, self.num_row_steps, self.is_abandoned = [], 0, True
+
+
+class _PendingMessages(NamedTuple):
+    """Messages whose buffer is not fetched yet, and the worker that wrote them."""
+
+    messages: Sequence[Message]
+    buffer: RemoteBuffer
+    handle: WorkerHandle

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import EnvFailedError, WorkerLostError
-from rollserve_server.pool.accounts.account import Account
-from rollserve_server.pool.accounts.env_failures import FailedEpisode
+from rollserve_server.pool.accounts import Account, FailedEpisode
 from rollserve_server.pool.calls.call import Call
-from rollserve_server.pool.plan.pace import Pace
+from rollserve_server.pool.plan.estimates import Pace
 from rollserve_server.pool.plan.units import Units
 from rollserve_server.pool.sequences.open_work import OpenWork
 from rollserve_server.sampling import Population, PopulationOrder, PopulationReport, Worker
 from rollserve_wire.environments import Reproducibility
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.requests import PopulationRequest
-    from rollserve_server.pool.interface.results import Delivery
-    from rollserve_server.pool.sequences.in_flight import InFlight
+    from rollserve_server.pool.parts import PoolParts
+    from rollserve_server.pool.requests import PopulationRequest
+    from rollserve_server.pool.sequences.open_work import InFlight
     from rollserve_server.pool.state.env_version import EnvVersion
-    from rollserve_server.pool.workers.workforce import Workforce
+    from rollserve_server.pool.workers.slots import Workforce
     from rollserve_server.sampling import Members, Outcome
 
 __all__ = ["PopulationCall"]
 
 
 class PopulationCall(Call[PopulationOrder, PopulationReport]):
-    """An evaluation of a population. A worker that is lost, or far slower than others, costs time only.
-
-    Attributes:
-        num_members: number of members.
-    """
+    """An evaluation of a population. A worker that is lost, or far slower than others, costs time only."""
 
     def __init__(
         self,
@@ -47,15 +42,18 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
     ) -> None:
         """Take the members' parameters, shared with the workers if they are large, and their environments."""
         account = Account.begin(population, population.first_index, len(workforce))
-        super().__init__(parts, request, workforce, account, env.description.reproducibility)
-        self.num_members = population.num_members
-        self._work: OpenWork[PopulationOrder, PopulationReport] = OpenWork(population.work_id, workforce)
-        self.in_flight = self._work.in_flight
+        work: OpenWork[PopulationOrder, PopulationReport] = OpenWork(population.work_id, workforce)
+        reproducibility = env.description.reproducibility
+        super().__init__(parts, request, workforce, account, reproducibility, work.in_flight)
+        self._work = work
         self._population = population
         self._members = members
         self._num_rows = env.description.num_rows
-        self._begin_end_watch(env, population.max_episode_length)
+        self._watch_ends(env, population.max_episode_length)
         self._units = Units(population.num_units, len(workforce), self._settings.unit_retries)
+        for worker, slot in enumerate(self._slots):
+            if not slot.healthy:
+                self._units.lose(worker)  # others take its share meanwhile
         self._outcomes: dict[int, Outcome] = {}
         self._num_finished_last = [0] * len(workforce)
         self._pace = Pace()
@@ -63,23 +61,15 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         self._straggler_factor = self._settings.straggler_factor if can_repeat else 0.0
         # For each running unit, when its order was sent; for each worker, duplicates that it is to begin.
         self._begun_at: dict[int, float] = {}
-        self._duplicates: list[list[int]] = [[] for _ in workforce]
+        self._duplicates: list[list[int]] = [[] for _ in self._slots]
 
     @property
     def outcomes(self) -> Sequence[Outcome]:
         """Outcomes of the units, in their order, once all have ended."""
         return [self._outcomes[unit] for unit in range(self._population.num_units)]
 
-    def _begin(self) -> None:
-        for worker, slot in enumerate(self._workforce):
-            if not slot.healthy:
-                self._units.lose(worker)  # others take its share meanwhile
-
     def _is_complete(self) -> bool:
         return len(self._outcomes) == self._population.num_units
-
-    async def _next_delivery(self) -> Delivery | None:
-        return None
 
     def _end(self) -> None:
         self.account.num_lost_steps += self._work.num_held_steps  # of duplicates that ended second
@@ -103,8 +93,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         units = self._units
         begin = units.begin(worker, self._num_rows + 2 * self._num_finished_last[worker])
         # The first answer often brings everything, so nothing is ordered beyond it.
-        is_first = not (self.in_flight[worker] or self._has_answered[worker])
-        goes_on = units.num_open[worker] > 0 and (is_first or self._has_answered[worker])
+        goes_on = units.num_open[worker] > 0 and (self._has_answered[worker] or not self.in_flight[worker])
         begin += [range(unit, unit + 1) for unit in self._duplicates[worker]]
         self._duplicates[worker].clear()
         if not (begin or goes_on):

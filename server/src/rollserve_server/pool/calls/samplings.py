@@ -1,53 +1,72 @@
-"""Sampling calls: admitted, begun with the right versions and sequence, run, and settled."""
+"""Sampling calls: admitted, checked, begun with the right versions and sequence, run, and settled."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
+import functools
+import math
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gymnasium import spaces
+
 from rollserve_server.admission import Admission, Receiver
-from rollserve_server.agents import check_delivered, check_exploration, check_value
-from rollserve_server.errors import DomainError, InvalidValueError, within
-from rollserve_server.pool.calls.checks import check_fragments, check_num_steps, check_num_workers, check_run
-from rollserve_server.pool.calls.episodes import EpisodeCall
+from rollserve_server.agents import PolicySet, check_delivered, check_exploration, check_value, spaces_of_policies
+from rollserve_server.envs import leaves_of_space
+from rollserve_server.errors import (
+    DomainError,
+    EnvFailedError,
+    EpisodeFailedError,
+    InvalidValueError,
+    NotReadyError,
+    OverLimitError,
+    within,
+)
+from rollserve_server.pool.calls.episodes import EpisodeCall, Prefetch
 from rollserve_server.pool.calls.fragments import FragmentCall
-from rollserve_server.pool.calls.moments import with_moments
-from rollserve_server.pool.calls.prefetch import Prefetch, Prefetcher
-from rollserve_server.pool.calls.settlement import EpisodeSettlement, FragmentSettlement, RoundSettlement, Settlement
-from rollserve_server.pool.interface.results import Progress
-from rollserve_server.pool.interface.targets import Exactly, Fragments
-from rollserve_server.pool.plan.length_estimate import LengthEstimates
-from rollserve_server.pool.plan.placement import PerWorker
+from rollserve_server.pool.plan.estimates import LengthEstimates
+from rollserve_server.pool.plan.ledger import PerWorker
+from rollserve_server.pool.requests import AtLeast, Exactly, Fragments, RowFragments
+from rollserve_server.pool.results import Progress
+from rollserve_server.pool.sequences.sequences import OwnSequence
 from rollserve_server.pool.state.checkpoints import Checkpoint
 from rollserve_server.pool.state.row_sequence import RowSequenceKind
-from rollserve_server.pool.versions.expectations import check_expected_policy
-from rollserve_server.pool.versions.fields import ALL_WORKERS
-from rollserve_server.sampling import SequenceSpec
+from rollserve_server.pool.versions.selection import check_expected_policy
+from rollserve_server.pool.versions.versions import ALL_WORKERS
+from rollserve_server.sampling import MomentsFormat, SequenceSpec
 from rollserve_server.tracing import child_span
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from contextlib import AsyncExitStack
 
     from gymnasium import Space
 
     from rollserve_server.agents import AgentSpec
-    from rollserve_server.pool.accounts.account import Account
-    from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.calls.stream_sequence import StreamSequence
-    from rollserve_server.pool.interface.expectation import Expectation
-    from rollserve_server.pool.interface.requests import SampleRequest, SamplingOptions
-    from rollserve_server.pool.interface.results import Beginning, Delivery
-    from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated
-    from rollserve_server.pool.sequences.own_sequence import OwnSequence
-    from rollserve_server.pool.versions.agent_updates import AgentUpdates
+    from rollserve_server.pool.accounts import Account
+    from rollserve_server.pool.parts import PoolParts
+    from rollserve_server.pool.requests import (
+        AgentUpdate,
+        Expectation,
+        SampleRequest,
+        SamplingOptions,
+        StreamRequest,
+        Target,
+    )
+    from rollserve_server.pool.results import AgentUpdated, Beginning, Delivery
+    from rollserve_server.pool.sequences.row_sequences import RowSequence
+    from rollserve_server.pool.state.row_sequence import RowsMoved
+    from rollserve_server.sampling import EnvDescription
 
-__all__ = ["Samplings"]
+__all__ = ["Samplings", "StreamSequence", "check_num_steps", "check_num_workers"]
 
 _Call = TypeVar("_Call", bound=EpisodeCall)
+
+_MAX_ELEMENTS = 1 << 17
+"""Largest number of elements that have moments: the account has 16 bytes for each, and a message may have 4 MiB."""
 
 
 class Samplings:
@@ -55,14 +74,12 @@ class Samplings:
 
     Attributes:
         admission: lets a bounded number of calls run.
-        prefetcher: samples between calls for the next one.
         estimates: estimated lengths of episodes.
         agent_changed: set, and replaced by another one, with each new version of the agent.
     """
 
-    def __init__(self, parts: PoolParts, agent_updates: AgentUpdates) -> None:
+    def __init__(self, parts: PoolParts) -> None:
         self._parts = parts
-        self._agent_updates = agent_updates
         calls = parts.settings.calls
         self.admission = Admission(
             calls.max_calls,
@@ -71,7 +88,7 @@ class Samplings:
             max_waiting=calls.max_waiting_calls,
             turn_steps=calls.turn_steps,
         )
-        self.prefetcher = Prefetcher(parts.sequences)
+        self._prefetch: Prefetch | None = None
         self.estimates = LengthEstimates()
         self.agent_changed = asyncio.Event()
         self._num_running = 0
@@ -86,10 +103,11 @@ class Samplings:
         check: Callable[[AgentSpec], object] = lambda _: None,
     ) -> AgentUpdated:
         """Update the agent, and drop what was prefetched with the one before; see `AgentUpdates.update`."""
-        self._parts.eviction.reset()
-        self.prefetcher.end(drop=True)
-        updated = await self._agent_updates.update(updates, expected, per_worker=per_worker, field=field, check=check)
-        self.prefetcher.end(drop=True)  # of a call that ended meanwhile
+        self.end_prefetch(drop=True)
+        updated = await self._parts.agent_updates.update(
+            updates, expected, per_worker=per_worker, field=field, check=check
+        )
+        self.end_prefetch(drop=True)  # of a call that ended meanwhile
         self.estimates.fade()
         self.agent_changed.set()
         self.agent_changed = asyncio.Event()
@@ -109,21 +127,21 @@ class Samplings:
                 async with self.admission.admitting(stack, receiver, turn) as ticks:
                     async for _ in ticks:
                         yield Progress(0)
-            stack.callback(parts.eviction.run)  # of versions that the call was the last to use
+            stack.callback(parts.versions.evict)  # of versions that the call was the last to use
             try:
                 updated = None
                 if request.agent_update is not None:
                     updated = await self.update_first(request, request.agent_update)
                     request = _after_update(request, updated)
                     yield updated
-                call, settlement = await self.begin(request, stack)
+                call = await self.begin(request, stack)
             except DomainError:
                 parts.counters.num_failed_calls += 1
                 raise
             call.turn = turn
             account = call.account
             account.queued_seconds = time.monotonic() - arrived
-            async with self.running(call, settlement) as items:
+            async with self.running(call) as items:
                 yield dataclasses.replace(
                     call.beginning(),
                     agent_updated=updated is not None,
@@ -142,7 +160,7 @@ class Samplings:
     async def update_first(self, request: SampleRequest, update: AgentUpdate) -> AgentUpdated:
         """Make the call's update of the agent, after the checks of the request that no agent is needed for."""
         parts, options = self._parts, request.options
-        check_run(options.run, parts.run)
+        parts.check_run(options.run)
         with within("options"):
             check_expected_policy(parts.versions, options.expected)
         env = parts.versions.env_in_use(parts.selection.choose_env(options))
@@ -150,19 +168,9 @@ class Samplings:
         check_num_workers(request.num_workers, num_workers)
         if isinstance(request.target, Fragments):
             num_rows = num_workers * env.description.num_rows
-            check_fragments(request.target, options, num_rows, parts.max_episode_length(options))
+            _check_fragments(request.target, options, num_rows, parts.max_episode_length(options))
 
-        def check(agent: AgentSpec) -> None:
-            with_moments(request, env.description, agent)
-            with within("options.exploration"):
-                check_exploration(agent, options.exploration)
-            if request.messages.has_values:
-                with within("options.return_last_values"):
-                    check_value(agent, request.messages.policies)
-            if request.messages.columns is not None:
-                with within("options.deliver_policies"):
-                    check_delivered(agent, request.messages.columns.policies)
-
+        check = functools.partial(_checked, request, env.description)
         return await self.update_agent(
             [update], options.expected, per_worker=False, field="options.agent_update", check=check
         )
@@ -170,7 +178,7 @@ class Samplings:
     async def acting_version(self, options: SamplingOptions, num_workers: int | None) -> int:
         """Return the version that acts in calls with these options and number of workers; raises as `begin`."""
         parts = self._parts
-        check_run(options.run, parts.run)
+        parts.check_run(options.run)
         policy_version, env_version = parts.selection.choose_policy(options), parts.selection.choose_env(options)
         with parts.versions.agents.using(policy_version), parts.versions.envs.using(env_version):
             await parts.selection.check_fit(policy_version, env_version)
@@ -181,41 +189,31 @@ class Samplings:
 
     async def begin(
         self, request: SampleRequest, stack: AsyncExitStack, stream: StreamSequence | None = None
-    ) -> tuple[EpisodeCall | FragmentCall, Settlement]:
+    ) -> EpisodeCall | FragmentCall:
         """Choose versions, which the stack keeps, and make the call; of a round, in the sequence of its stream."""
         parts, options = self._parts, request.options
-        check_run(options.run, parts.run)
+        parts.check_run(options.run)
         policy_version = parts.selection.choose_policy(options)
         env_version = parts.selection.choose_env(options)
         stack.enter_context(parts.versions.agents.using(policy_version))
         stack.enter_context(parts.versions.envs.using(env_version))
         description = parts.versions.env_in_use(env_version).description
-        parts.selection.check_delivered(policy_version, request.messages)
         await parts.selection.check_fit(policy_version, env_version)
-        parts.selection.check_exploration(policy_version, options.exploration)
-        if request.messages.has_values:
-            parts.selection.check_values(policy_version, request.messages)
         for agent in parts.versions.agents.get(policy_version) or ():  # policies by name are the same for all workers
-            request = with_moments(request, description, agent)
-        self.prefetcher.end(drop=False)
+            request = _checked(request, description, agent)
+        self.end_prefetch(drop=False)
         # Nothing is awaited from here until the call is made, so that what is kept for it is of the same workforce.
         workforce = stack.enter_context(parts.workers.using_workforce())
         check_num_workers(request.num_workers, len(workforce))
         parts.selection.check_num_workers(policy_version, env_version, len(workforce))
         if stream is not None:
-            num_rows = len(workforce) * parts.versions.env_in_use(env_version).description.num_rows
-            request = dataclasses.replace(request, target=stream.target(num_rows))
+            request = dataclasses.replace(request, target=stream.target(len(workforce) * description.num_rows))
         if isinstance(request.target, Fragments):
-            fragments = self._fragment_call(request, request.target, policy_version, env_version, stream)
-            if stream is not None:
-                return fragments, RoundSettlement(parts.row_sequences, fragments, stream)
-            return fragments, FragmentSettlement(parts.row_sequences, fragments)
-        if stream is not None:
-            own = stream.own
-        else:
-            own = stack.enter_context(parts.sequences.own()) if options.seed is None else None
-        episodes = self._episode_call(request, own, policy_version, env_version, EpisodeCall)
-        return episodes, EpisodeSettlement(parts.sequences, episodes, own)
+            return self._fragment_call(request, request.target, policy_version, env_version, stream)
+        own = stream.own if stream is not None else None
+        if stream is None and options.seed is None:
+            own = stack.enter_context(parts.sequences.own())
+        return self._episode_call(request, own, policy_version, env_version, EpisodeCall)
 
     def _episode_call(
         self,
@@ -249,7 +247,7 @@ class Samplings:
         sequence = parts.sequences.open(wanted, first + num_skipped, placement, workforce)
         max_episode_steps = env.description.max_episode_steps
         estimate = self.estimates.of(env_version, max_episode_steps, max_episode_length, versions.envs)
-        return make(parts, request, target, sequence, env, estimate)
+        return make(parts, request, target, sequence, env, estimate, own)
 
     def _fragment_call(
         self,
@@ -262,7 +260,7 @@ class Samplings:
         parts, options, workforce = self._parts, request.options, self._parts.workers.workforce
         description = parts.versions.env_in_use(env_version).description
         num_rows, max_episode_length = description.num_rows, parts.max_episode_length(options)
-        check_fragments(target, options, len(workforce) * num_rows, max_episode_length)
+        _check_fragments(target, options, len(workforce) * num_rows, max_episode_length)
         kind = RowSequenceKind(env_version, max_episode_length, target.soft_horizon, request.return_discount)
         initial = Checkpoint.initial(len(workforce), num_rows)
         if stream is not None:
@@ -276,42 +274,92 @@ class Samplings:
 
     @contextlib.asynccontextmanager
     async def running(
-        self, call: EpisodeCall | FragmentCall, settlement: Settlement, *, is_round: bool = False
+        self, call: EpisodeCall | FragmentCall, stream: StreamSequence | None = None
     ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
-        """Run a call, and settle it; what a round has delivered is counted by its stream, which may discard it."""
+        """Run a call, and settle it; a stream counts what its rounds have delivered, because it may discard them."""
         parts, counters = self._parts, self._parts.counters
         self._num_running += 1
         try:
-            with parts.counting_calls():
-                async with call.running() as items:
-                    yield items
+            async with call.running() as items:
+                yield items
         except BaseException as error:
             if isinstance(error, Exception):
                 counters.num_failed_calls += 1
             else:  # cancelled, or closed
                 counters.num_cancelled_calls += 1
-            settlement.cancel(error)
+            self._cancel(call, stream, error)
             raise
         else:
             parts.sequences.report_dropped(call.account)
             parts.row_sequences.dropped.report(call.account)
-            moved = settlement.complete()
-            counters.num_completed_calls += not is_round
+            moved = self._complete(call, stream)
+            counters.num_completed_calls += stream is None
         finally:
             self._num_running -= 1
-            if not is_round:
+            if stream is None:
                 counters.count_delivered(call.account)
             counters.count_faults(call.account)
         await parts.journal.write(moved=moved)
+
+    def _complete(self, call: EpisodeCall | FragmentCall, stream: StreamSequence | None) -> RowsMoved | None:
+        """Keep the sequence of a completed call for the next one; return what the journal has to know, if anything."""
+        if isinstance(call, FragmentCall):
+            if stream is not None:
+                return stream.complete_rows(call)
+            return self._parts.row_sequences.complete(call.sequence, call.reached())
+        sequence = call.sequence
+        self._parts.sequences.keep(sequence)
+        if call.own is not None:
+            # The units of an exact call begin where its workers do, so no other call continues them.
+            is_exact = isinstance(sequence.placement, PerWorker)
+            call.own.continue_at(sequence.ledger.next_index, None if is_exact else sequence.spec)
+        return None
+
+    def _cancel(self, call: EpisodeCall | FragmentCall, stream: StreamSequence | None, error: BaseException) -> None:
+        """Take back the sequence of a call that ended early, because of the error.
+
+        Rows stay where they stood before. A sequence of whole episodes is dropped; calls without a seed go on behind an
+        episode that failed, or with another seed.
+        """
+        if isinstance(call, FragmentCall):
+            if stream is not None:
+                stream.lose_rows()
+            # Rows that run into an error of an environment would do so again.
+            end = isinstance(error, EnvFailedError)
+            arguments = call.sequence, call.account, call.open_locations(), call.coming()
+            self._parts.row_sequences.cancel(*arguments, end=end)
+            return
+        self._parts.sequences.cancel(call.sequence, call.account.num_discarded_steps)
+        if call.own is None:
+            return
+        if isinstance(error, EpisodeFailedError) and error.episode_index is not None:
+            call.own.continue_at(error.episode_index + 1, None)  # no other call should fail with it
+        else:  # the client may resume the call
+            self._parts.sequences.renew(call.own)
+
+    def end_prefetch(self, *, drop: bool) -> None:
+        """End the prefetch, if there is one; to be called before anything else begins.
+
+        Args:
+            drop: whether no call can use it any more.
+        """
+        prefetch, self._prefetch = self._prefetch, None
+        if prefetch is not None:
+            prefetch.stop()
+            self._parts.sequences.keep_prefetched(
+                prefetch.sequence, prefetch.account, has_failed=prefetch.has_failed, drop=drop
+            )
+            prefetch.sequence.workforce.count_simulated(prefetch.account)
 
     def _begin_prefetch(self, request: SampleRequest, account: Account) -> None:
         """Begin what the same request would ask for next, if that is wanted and nothing else runs."""
         versions = self._parts.versions
         current = versions.agents.number, versions.envs.number
         is_current = (account.policy_version, account.env_version) == current
-        if request.prefetch and is_current and not (self._num_running or self.prefetcher.is_running):
+        if request.prefetch and is_current and not (self._num_running or self._prefetch):
             with self._parts.sequences.own() as own:
-                self.prefetcher.begin(self._episode_call(request, own, *current, Prefetch))
+                self._prefetch = self._episode_call(request, own, *current, Prefetch)
+            self._prefetch.start()
 
 
 def _after_update(request: SampleRequest, updated: AgentUpdated) -> SampleRequest:
@@ -319,3 +367,189 @@ def _after_update(request: SampleRequest, updated: AgentUpdated) -> SampleReques
     expected = dataclasses.replace(request.options.expected, policy_version=None)
     options = dataclasses.replace(request.options, policy_version=updated.version, expected=expected)
     return dataclasses.replace(request, options=options, agent_update=None)
+
+
+def _checked(request: SampleRequest, description: EnvDescription, agent: AgentSpec) -> SampleRequest:
+    """Check what a request asks of an agent; return it with the moments that its messages bring, if it asks for any.
+
+    Args:
+        request: the request.
+        description: the environment.
+        agent: the agent that acts; policies by name have moments of their own, those of them that are delivered.
+
+    Raises:
+        InvalidValueError: the agent cannot act like that, or has no value or no such policies; or the observations have
+            no leaves of numbers, or too many elements.
+    """
+    with within("options.exploration"):
+        check_exploration(agent, request.options.exploration)
+    columns = request.messages.columns
+    if columns is None:
+        return request
+    if columns.last_values:
+        with within("options.return_last_values"):
+            check_value(agent, columns.policies)
+    if columns.policies:
+        with within("options.deliver_policies"):
+            check_delivered(agent, columns.policies)
+    if not (request.observation_moments or request.return_discount is not None):
+        return request
+    of_policies: dict[str, Space[Any]] = {"": description.observation_space}
+    if isinstance(agent, PolicySet):
+        found = spaces_of_policies(agent, description.agents, description.observation_space)
+        of_policies = {name: found[name] for name in sorted(found) if name in (columns.policies or found)}
+    forms = [
+        MomentsFormat(_leaves(space) if request.observation_moments else (), request.return_discount, name)
+        for name, space in of_policies.items()
+    ]
+    num_elements = sum(math.prod(shape) for form in forms for _, shape in form.leaves)
+    if request.observation_moments and not 0 < num_elements <= _MAX_ELEMENTS:
+        expected = f"false, unless observations have Box or MultiBinary leaves of 1 to {_MAX_ELEMENTS} elements in all"
+        got = f"true, and {num_elements} elements"
+        raise InvalidValueError.of("options.observation_moments", expected=expected, got=got)
+    columns = dataclasses.replace(columns, moments=tuple(forms))
+    return dataclasses.replace(request, messages=dataclasses.replace(request.messages, columns=columns))
+
+
+def _leaves(space: Space[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return name and shape of the leaves that have moments."""
+    leaves = leaves_of_space(space)
+    return tuple((leaf.name, leaf.shape) for leaf in leaves if isinstance(leaf.space, spaces.Box | spaces.MultiBinary))
+
+
+class StreamSequence:
+    """The sequence of one stream: of whole episodes, or of rows. No other call continues it while the stream runs.
+
+    Attributes:
+        own: sequence of whole episodes; None for fragments.
+    """
+
+    def __init__(self, parts: PoolParts, request: StreamRequest, stack: AsyncExitStack) -> None:
+        """Begin, until the stack is closed: with the request's seed and position, or with a seed of the sampler's."""
+        self._parts = parts
+        self._rounds, self._options = request.rounds, request.options
+        self._rows: RowSequence | None = None
+        self._has_begun = False
+        self._num_left_row_steps = 0  # of a fragment that an update has cut
+        self.own: OwnSequence | None = None
+        if not isinstance(request.rounds, AtLeast):
+            stack.callback(self._release)
+        elif request.options.seed is None:
+            self.own = stack.enter_context(parts.sequences.own())
+        else:
+            self.own = OwnSequence(request.options.seed, request.options.first_index)
+
+    def num_steps(self, num_rows: int) -> int:
+        """Return the number of steps of the next round, at least, for a number of rows of all workers."""
+        if isinstance(self._rounds, AtLeast):
+            return self._rounds.num_steps
+        return (self._num_left_row_steps or self._rounds.num_row_steps) * num_rows
+
+    def target(self, num_rows: int) -> AtLeast | Fragments:
+        """Return the target of the next round."""
+        if isinstance(self._rounds, AtLeast):
+            return self._rounds
+        return Fragments(self.num_steps(num_rows), soft_horizon=self._rounds.soft_horizon)
+
+    def take_rows(self, kind: RowSequenceKind, initial: Checkpoint) -> RowSequence:
+        """Return the row sequence of the next round.
+
+        Raises:
+            NotReadyError: the sequence of a seed does not stand where the stream begins, or has ended with a resize.
+        """
+        assert isinstance(self._rounds, RowFragments)  # noqa: S101  # the round has fragments
+        sequences, seed = self._parts.row_sequences, self._options.seed
+        if self._rows is not None and sequences.has(self._rows):
+            return self._rows
+        self._release()
+        if seed is not None and self._has_begun:
+            text = "the number of workers has changed, and with it the rows that the seed's episodes depend on"
+            raise NotReadyError(f"{text}: begin another stream", reason=Reason.WORKER_COUNT, field="options.seed")
+        self._has_begun = True
+        if seed is None:
+            return sequences.begin_private(kind, initial)
+        return sequences.begin(seed, kind, self._rounds.row_step_count, initial)
+
+    def complete_rows(self, call: FragmentCall) -> RowsMoved | None:
+        """Go on behind a round; return what the journal has to know of it."""
+        assert isinstance(self._rounds, RowFragments)  # noqa: S101
+        sequences = self._parts.row_sequences
+        moved = sequences.complete(call.sequence, call.reached())
+        self._rows = call.sequence if sequences.go_on(call.sequence) else None
+        left = (self._num_left_row_steps or self._rounds.num_row_steps) - call.num_row_steps
+        self._num_left_row_steps = left if self._rows is not None else 0
+        return moved
+
+    def lose_rows(self) -> None:
+        """Record that a round has ended early, and that its sequence is not lent any more."""
+        self._rows = None
+
+    def next_position(self, call: EpisodeCall | FragmentCall) -> tuple[int, int]:
+        """Return where the sequence stands behind a round: steps of each row, and index of the next episode."""
+        if self.own is None:
+            account = call.account
+            return account.row_step_count + call.num_row_steps, 0  # type: ignore[union-attr]  # a call for fragments
+        return 0, call.sequence.ledger.next_index  # type: ignore[union-attr]  # a call for whole episodes
+
+    def break_off(self) -> None:
+        """Have no other call go on behind rounds that a client may ask for again."""
+        if self.own is not None and self._options.seed is None:
+            self._parts.sequences.renew(self.own)
+
+    def _release(self) -> None:
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            self._parts.row_sequences.release(rows)
+
+
+def check_num_steps(target: Target | Fragments, max_steps: int) -> None:
+    """Raise OverLimitError if a request asks for more steps than calls may make; 0 for any number."""
+    num_steps = getattr(target, "num_steps", 0)
+    if max_steps and num_steps > max_steps:
+        raise OverLimitError.of(
+            "step_count",
+            expected=f"at most {max_steps} steps of a call (--max-call-steps)",
+            got=num_steps,
+            hint="ask for fewer at a time",
+            reason=Reason.CALL_TOO_LARGE,
+        )
+
+
+def check_num_workers(expected: int | None, num_workers: int) -> None:
+    """Raise NotReadyError if a request expects another number of workers."""
+    if expected not in (None, num_workers):
+        field, reason = "options.worker_count", Reason.WORKER_COUNT
+        raise NotReadyError.of(field, expected=expected, got=f"{num_workers} workers", reason=reason)
+
+
+def _check_fragments(
+    target: Fragments, options: SamplingOptions, num_rows: int, max_episode_length: int | None
+) -> None:
+    """Raise InvalidValueError unless a pool can deliver these fragments.
+
+    Args:
+        target: the fragments.
+        options: the other options of the request.
+        num_rows: number of rows of all workers.
+        max_episode_length: limit of episodes, by the request or else by the server; None if there is none.
+    """
+    num_steps = target.num_steps
+    if num_steps % num_rows:
+        below = num_steps // num_rows * num_rows
+        nearest = f"{below} or {below + num_rows}" if below else f"{num_rows}"
+        expected = f"a multiple of {num_rows}, the number of rows of all workers, such as {nearest}"
+        raise InvalidValueError.of("step_count", expected=expected, got=num_steps)
+    if target.num_skipped_steps > num_steps:
+        expected = f"at most {num_steps}, the number of all steps"
+        raise InvalidValueError.of("fragments.skip_step_count", expected=expected, got=target.num_skipped_steps)
+    if target.num_skipped_steps and target.fraction_of_workers < 1:
+        expected = "none beside fragments.fraction_of_workers, with which no call can be repeated"
+        raise InvalidValueError.of("fragments.skip_step_count", expected=expected, got=target.num_skipped_steps)
+    if target.soft_horizon and max_episode_length is None:
+        expected = "options.max_episode_length beside it, or a server with a limit"
+        raise InvalidValueError.of("fragments.soft_horizon", expected=expected, got="neither")
+    if options.skip_failed:
+        expected = "false for fragments, whose rows go on from call to call"
+        raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
+    if target.row_step_count is not None and options.seed is None:
+        raise InvalidValueError.of("fragments.row_step_count", expected="options.seed beside it", got="none")

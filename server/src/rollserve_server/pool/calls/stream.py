@@ -1,49 +1,54 @@
-"""One stream: samples round after round, each an ordinary call, beside sending what is sampled."""
+"""Streams: sample round after round, each an ordinary call, beside sending what is sampled."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import DomainError, InvalidValueError, OverLimitError
 from rollserve_server.futures import failure_of
-from rollserve_server.pool.accounts.account import Account
-from rollserve_server.pool.calls.checks import check_num_steps, check_num_workers, check_run
+from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.fragments import FragmentCall
-from rollserve_server.pool.calls.stream_sequence import StreamSequence
-from rollserve_server.pool.interface.expectation import Expectation
-from rollserve_server.pool.interface.requests import SampleRequest
-from rollserve_server.pool.interface.results import Delivery, Progress
-from rollserve_server.pool.interface.streams import MAX_STREAMS, ApplyUpdate, StreamRound
-from rollserve_server.pool.interface.targets import AtLeast
+from rollserve_server.pool.calls.samplings import StreamSequence, check_num_steps, check_num_workers
 from rollserve_server.pool.plan.rounds import Pause, RoundPlan
+from rollserve_server.pool.requests import MAX_STREAMS, ApplyUpdate, AtLeast, Expectation, SampleRequest
+from rollserve_server.pool.results import Delivery, Progress, StreamRound
 from rollserve_server.tracing import child_span
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
     from contextlib import AsyncExitStack
 
     from rollserve_server.admission import Receiver, Turn
     from rollserve_server.pool.calls.episodes import EpisodeCall
-    from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.calls.samplings import Samplings
-    from rollserve_server.pool.interface.results import Beginning
-    from rollserve_server.pool.interface.streams import StreamClient, StreamRequest
-    from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated
+    from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.plan.rounds import PlannedRound
+    from rollserve_server.pool.requests import AgentUpdate, StreamClient, StreamRequest
+    from rollserve_server.pool.results import AgentUpdated, Beginning, Delivery
 
-__all__ = ["Stream"]
+
+__all__ = ["Stream", "Streams"]
 
 _DEFAULT_AHEAD_BYTES = 64 << 20
+
+
 _NUM_LAGS = 16
+
+
 """Length of the histogram of lags; larger ones count as the last."""
+
+
 _BUSY_SECONDS = 0.5
+
+
 """How long a stream waits that finds the queue for admission full."""
 
 
@@ -129,11 +134,11 @@ class Stream:
     def _begin(self, stack: AsyncExitStack) -> None:
         """Check the request, and begin the sequence, until the stack is closed."""
         parts, request = self._parts, self._request
-        check_run(self._options.run, parts.run)
+        parts.check_run(self._options.run)
         check_num_workers(request.num_workers, len(parts.workers.workforce))
         self._env_version = parts.selection.choose_env(self._options)
         stack.enter_context(parts.versions.envs.using(self._env_version))
-        stack.callback(parts.eviction.run)
+        stack.callback(parts.versions.evict)
         self._sequence = StreamSequence(parts, request, stack)
         check_num_steps(self._sequence.target(self._num_rows), parts.settings.calls.max_call_steps)
         self._check_bounds(self._sequence.num_steps(self._num_rows))
@@ -257,9 +262,9 @@ class Stream:
         async with contextlib.AsyncExitStack() as stack:
             await self._admit(stack, turn)
             queued_seconds = time.monotonic() - began
-            stack.callback(self._parts.eviction.run)
+            stack.callback(self._parts.versions.evict)
             with self._in_spec():
-                call, settlement = await self._samplings.begin(self._round_request(), stack, self._sequence)
+                call = await self._samplings.begin(self._round_request(), stack, self._sequence)
             self._options = dataclasses.replace(
                 self._request.options, env_version=self._env_version, expected=self._lasting_expectation(), run=None
             )
@@ -273,7 +278,7 @@ class Stream:
                 self._begin_account(call)
             try:
                 with self._in_spec():
-                    async with self._samplings.running(call, settlement, is_round=True) as items:
+                    async with self._samplings.running(call, self._sequence) as items:
                         async for item in items:
                             await self._take(sampled, item)
             except BaseException:
@@ -483,3 +488,34 @@ class Stream:
 
 def _size_of(delivery: Delivery) -> int:
     return sum(message.size for message in delivery.messages)
+
+
+class Streams:
+    """The streams of a sampler."""
+
+    def __init__(self, parts: PoolParts, samplings: Samplings) -> None:
+        self._parts, self._samplings = parts, samplings
+        self._open: set[Stream] = set()
+        self._refusal: DomainError | None = None
+
+    async def stream(
+        self, request: StreamRequest, client: StreamClient, receiver: Receiver
+    ) -> AsyncGenerator[AgentUpdated | Beginning | Delivery | StreamRound | Progress | Account, None]:
+        """Run a stream; see `Pool.stream`."""
+        if self._refusal is not None:
+            raise copy.copy(self._refusal)
+        self._parts.workers.check_enough()
+        stream = Stream(self._parts, self._samplings, request, client, receiver)
+        self._open.add(stream)
+        try:
+            async with contextlib.aclosing(stream.items()) as items:
+                async for item in items:
+                    yield item
+        finally:
+            self._open.discard(stream)
+
+    def refuse(self, error: DomainError) -> None:
+        """End all streams behind the rounds that they are sending, and every later one, with a copy of the error."""
+        self._refusal = error
+        for stream in self._open:
+            stream.end(copy.copy(error))

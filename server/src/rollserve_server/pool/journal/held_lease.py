@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import SamplerLostError
@@ -12,6 +11,8 @@ from rollserve_server.pool.journal.lease import LEASE_SECONDS
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rollserve_server.pool.state.ownership import Owner
 
 __all__ = ["HeldLease", "taken_error"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rollserve_server.pool.state.agent_version import AgentVersion
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.state.row_sequence import RowsMoved

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rollserve_server.pool.state.ownership import Owner
 
 __all__ = ["LEASE_SECONDS", "RENEW_SECONDS", "Lease"]

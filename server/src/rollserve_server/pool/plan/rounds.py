@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve_server.pool.interface.streams import WhenFull
+from rollserve_server.pool.requests import WhenFull
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.interface.streams import StreamBounds
+    from collections.abc import Sequence
+
+    from rollserve_server.pool.requests import StreamBounds
 
 __all__ = ["Pause", "PlannedRound", "RoundPlan"]
 

@@ -1,29 +1,84 @@
-"""Sequences of whole episodes: where calls begin, and what workers hold for the next call."""
+"""Sequences of whole episodes: where calls begin, from which seeds, and what workers hold for the next call."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rollserve_server.futures import in_background
-from rollserve_server.pool.plan.ledger import Ledger
-from rollserve_server.pool.plan.placement import PerWorker
-from rollserve_server.pool.sequences.in_flight import DroppedSteps
-from rollserve_server.pool.sequences.open_sequence import OpenSequence
-from rollserve_server.pool.sequences.own_sequence import OwnSequence, content_of
-from rollserve_server.pool.sequences.root_seeds import DerivedSeeds
+from rollserve_server.pool.plan.ledger import Ledger, PerWorker
+from rollserve_server.pool.sequences.open_work import DroppedSteps, OpenSequence
 from rollserve_server.pool.state.saved_sampler import SavedOwnSequence, SavedOwnSequences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rollserve_server.pool.accounts.account import Account
-    from rollserve_server.pool.plan.placement import Placement
-    from rollserve_server.pool.workers.workforce import Workforce
+    from rollserve_server.pool.accounts import Account
+    from rollserve_server.pool.plan.ledger import Placement
+    from rollserve_server.pool.workers.slots import Workforce
     from rollserve_server.sampling import SequenceSpec
 
-__all__ = ["Sequences"]
+
+__all__ = ["DerivedSeeds", "OwnSequence", "Sequences", "derived_seed"]
+
+
+def derived_seed(seed: int, key: tuple[int, ...]) -> int:
+    """Return a root seed of 64 bits, by numpy's SeedSequence: another one for each seed and key."""
+    words = np.random.SeedSequence(seed, spawn_key=key).generate_state(2)
+    return int(words[0]) << 32 | int(words[1])
+
+
+class DerivedSeeds(Iterator[int]):
+    """The root seeds whose keys begin with one key and end with 1, 2, 3 and so on.
+
+    Attributes:
+        num_drawn: number of seeds that were drawn.
+    """
+
+    def __init__(self, seed: int, key: tuple[int, ...] = (), num_drawn: int = 0) -> None:
+        """Begin behind the seeds that were drawn before."""
+        self._seed, self._key = seed, key
+        self.num_drawn = num_drawn
+
+    def __next__(self) -> int:
+        self.num_drawn += 1
+        return derived_seed(self._seed, (*self._key, self.num_drawn))
+
+
+@dataclass(eq=False)
+class OwnSequence:
+    """A sequence that one call after the other continues; calls at the same time have several.
+
+    Attributes:
+        seed: root seed of the sequence.
+        next_index: index of the first episode that no call has got.
+        spec: spec of the episodes before it, as of `_content_of`; None if they are no beginning of what follows.
+        is_busy: whether a call uses the sequence.
+    """
+
+    seed: int
+    next_index: int = 0
+    spec: SequenceSpec | None = None
+    is_busy: bool = False
+
+    def first_index(self, spec: SequenceSpec, unit_size: int) -> int:
+        """Return the index at which the next call begins, whose episodes have this spec and run in such units.
+
+        A call with another spec leaves out the rest of the unit: all of the unit would run for a part of it.
+        """
+        return self.next_index if _content_of(spec) == self.spec else -(-self.next_index // unit_size) * unit_size
+
+    def continue_at(self, next_index: int, spec: SequenceSpec | None) -> None:
+        """Record where a call has ended."""
+        self.next_index, self.spec = next_index, spec and _content_of(spec)
+
+
+def _content_of(spec: SequenceSpec) -> SequenceSpec:
+    """Return a spec without the name of the work, so that equal specs have equal episodes."""
+    return dataclasses.replace(spec, work_id=0)
 
 
 class Sequences:
@@ -89,7 +144,7 @@ class Sequences:
         """
         found = None
         for kept in list(self._kept):
-            if content_of(kept.spec) == content_of(wanted) and kept.placement == placement:
+            if _content_of(kept.spec) == _content_of(wanted) and kept.placement == placement:
                 if found is None and kept.ledger.next_index == first_index:
                     found = kept
                     self._kept.remove(kept)

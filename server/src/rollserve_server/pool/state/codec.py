@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from rollserve_server.agents import SPEC_CLASSES
 from rollserve_server.envs import ProfileEnv, RowSpecs, box_of
-from rollserve_server.pool.accounts.counters import Counters, WorkerTotals
+from rollserve_server.pool.accounts import Counters, WorkerTotals
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.state.checkpoints import ActionLog, Checkpoint, RowPoint
 from rollserve_server.pool.state.env_version import EnvVersion

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve_server.envs import RowSpecs, WorkerSpecs
-from rollserve_server.pool.plan.placement import Placement, RoundRobin
+from rollserve_server.pool.plan.ledger import Placement, RoundRobin
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollserve_server.sampling import EnvDescription
 
 __all__ = ["EnvVersion"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from rollserve_server.pool.state.checkpoints import Checkpoint
     from rollserve_server.sampling import RowProgress
 

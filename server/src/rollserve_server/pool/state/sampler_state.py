@@ -10,7 +10,7 @@ from rollserve_server.pool.state.row_sequence import RowSequenceState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rollserve_server.pool.accounts.counters import Counters, WorkerTotals
+    from rollserve_server.pool.accounts import Counters, WorkerTotals
     from rollserve_server.pool.state.agent_version import AgentVersion
     from rollserve_server.pool.state.checkpoints import Checkpoint
     from rollserve_server.pool.state.env_version import EnvVersion

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rollserve_server.agents import AgentSource
     from rollserve_server.envs import WorkerSpecs
     from rollserve_server.pool.state.row_sequence import RowSequenceState

@@ -16,9 +16,9 @@ from rollserve_server.errors import (
     listed,
 )
 from rollserve_server.futures import in_background
-from rollserve_server.pool.interface.updates import EnvValues
+from rollserve_server.pool.results import EnvValues
 from rollserve_server.pool.versions.env_specs import MAX_ENV_BYTES
-from rollserve_server.pool.versions.expectations import check_expected_env
+from rollserve_server.pool.versions.selection import check_expected_env
 from rollserve_server.sampling import Worker
 from rollserve_wire.reasons import Reason
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.envs import MethodCall, WorkerSpecs
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.interface.expectation import Expectation
+    from rollserve_server.pool.requests import Expectation
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.settings import PoolSettings

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rollserve_server.envs import RowSpecs, WorkerSpecs, requested, specs_of_rows
 from rollserve_server.errors import InvalidValueError, OverLimitError, within
-from rollserve_server.pool.interface.updates import EnvUpdate, RowUpdates
+from rollserve_server.pool.requests import EnvUpdate, RowUpdates
 from rollserve_wire.environments import EnvChange, EnvSpec
 from rollserve_wire.reasons import Reason
 

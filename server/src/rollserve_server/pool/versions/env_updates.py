@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import logging
+import uuid
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from rollserve_server.envs import (
     Profiles,
     RowSpecs,
     WorkerSpecs,
+    agree,
     check_allowed,
     check_not_free,
     check_sampler_observations_fit,
@@ -20,30 +25,34 @@ from rollserve_server.envs import (
     observation_bytes,
     specs_of_rows,
 )
-from rollserve_server.errors import OverLimitError, WorkerLostError, at_row, within
-from rollserve_server.futures import in_request_thread
-from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
-from rollserve_server.pool.interface.updates import EnvUpdated, RowUpdates
+from rollserve_server.errors import DomainError, NotFoundError, OverLimitError, WorkerLostError, at_row, joined, within
+from rollserve_server.futures import in_background, in_request_thread
+from rollserve_server.pool.requests import ANY_VERSIONS, EnvUpdate, Expectation, RowUpdates
+from rollserve_server.pool.results import EnvUpdated
 from rollserve_server.pool.state.env_version import EnvVersion
-from rollserve_server.pool.versions.env_probes import EnvProbes
 from rollserve_server.pool.versions.env_specs import EnvBudget, check_text_infos, updated_specs
-from rollserve_server.pool.versions.expectations import check_expected_env
-from rollserve_server.pool.versions.fields import EnvFields, element_field
-from rollserve_server.pool.versions.spaces import check_alike, common_description
+from rollserve_server.pool.versions.selection import check_expected_env
+from rollserve_server.pool.versions.versions import check_same, element_field
 from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import EnvDescription, Worker
-from rollserve_wire.environments import EnvChange, EnvSpec
+from rollserve_wire.environments import EnvChange, EnvSpec, Reproducibility
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from rollserve_server.envs import Probed, Traces, WorkerSpecs
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.interface.updates import EnvUpdate
     from rollserve_server.pool.journal.journal import Journal
+    from rollserve_server.pool.requests import EnvUpdate
     from rollserve_server.pool.versions.versions import Versions
-    from rollserve_server.pool.workers.slot import WorkerSlot
-    from rollserve_server.settings import PoolSettings
+    from rollserve_server.pool.workers.slots import WorkerSlot
+    from rollserve_server.settings import HealthSettings, PoolSettings
+
 
 __all__ = ["EnvUpdates"]
+
+_log = logging.getLogger(__name__)
 
 
 class EnvUpdates:
@@ -75,11 +84,11 @@ class EnvUpdates:
         async with versions.changing_envs:
             check_expected_env(versions, expected)
             versions.check_count(updates, per_worker=per_worker)
-            fields = EnvFields(versions.spread(updates), per_worker=per_worker)
+            fields = _EnvFields(versions.spread(updates), per_worker=per_worker)
             specs = await in_request_thread(self._specs_after, updates, per_worker, fields, may_be_free)
             number, spread = versions.envs.number + 1, versions.spread(specs)
             is_first = versions.envs.current is None
-            probes = EnvProbes(self._health, isolate_failures=is_first)
+            probes = _EnvProbes(self._health, isolate_failures=is_first)
             if not is_first:
                 await self._try(probes, spread, fields.of)
 
@@ -93,8 +102,8 @@ class EnvUpdates:
                     waits = len(specs) > 1
                     adding = Broadcast(versions.workers, add_env, wait_for_lost=waits, isolate_failures=is_first)
                     descriptions = await adding.answers()
-                    check_alike(descriptions, per_worker=per_worker)
-                    env = EnvVersion(list(specs), common_description(descriptions, probes.traces), expected.client_id)
+                    _check_alike(descriptions, per_worker=per_worker)
+                    env = EnvVersion(list(specs), _common_description(descriptions, probes.traces), expected.client_id)
                     self._check_rows(env.description.num_rows, len(versions.workers))
                     versions.accept("env", number, env)
                     await self._journal.write(env=(number, env))
@@ -129,7 +138,7 @@ class EnvUpdates:
             number, spread = -versions.evaluation_envs.number - 1, versions.spread(specs)
             for worker_specs in specs:
                 self._check_allowed(worker_specs)
-            probes = EnvProbes(self._health)
+            probes = _EnvProbes(self._health)
             await self._try(probes, spread, lambda _: contextlib.nullcontext())
 
             async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
@@ -138,7 +147,7 @@ class EnvUpdates:
             async with versions.updating:
                 with versions.installing("env", number):
                     adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1)
-                    description = common_description(await adding.answers(), probes.traces)
+                    description = _common_description(await adding.answers(), probes.traces)
                     self._check_rows(description.num_rows, len(versions.workers))
                     versions.evaluation_envs.add(EnvVersion(list(specs), description))
         return number
@@ -161,7 +170,7 @@ class EnvUpdates:
 
     async def _try(
         self,
-        probes: EnvProbes,
+        probes: _EnvProbes,
         spread: Sequence[WorkerSpecs],
         field_of: Callable[[int], contextlib.AbstractContextManager[None]],
     ) -> None:
@@ -190,16 +199,16 @@ class EnvUpdates:
             if error is not None and not isinstance(error, WorkerLostError):
                 raise error
 
-    async def _check(self, probes: EnvProbes, worker: WorkerHandle, specs: WorkerSpecs) -> None:
+    async def _check(self, probes: _EnvProbes, worker: WorkerHandle, specs: WorkerSpecs) -> None:
         """Have a worker try environments, and check whether their observations fit; raises as `_add`."""
         worker_bytes = await probes.check(worker, specs)
         check_sampler_observations_fit(worker_bytes, len(self._versions.workers), self._health)
 
-    async def _add(self, probes: EnvProbes, worker: WorkerHandle, number: int, specs: WorkerSpecs) -> EnvDescription:
+    async def _add(self, probes: _EnvProbes, worker: WorkerHandle, number: int, specs: WorkerSpecs) -> EnvDescription:
         """Have a worker try environments and make them; return their properties.
 
         Raises:
-            NotFoundError, InvalidValueError: as of `EnvProbes.check` and `Worker.add_env`.
+            NotFoundError, InvalidValueError: as of `_EnvProbes.check` and `Worker.add_env`.
             OverLimitError: also if they take too much memory in all workers, or in this one.
             WorkerLostError: the worker is lost.
         """
@@ -220,7 +229,7 @@ class EnvUpdates:
             raise OverLimitError.of("", expected=expected, got=got, reason=Reason.QUOTA_EXCEEDED)
 
     def _specs_after(
-        self, updates: Sequence[EnvUpdate | None], per_worker: bool, fields: EnvFields, may_be_free: bool
+        self, updates: Sequence[EnvUpdate | None], per_worker: bool, fields: _EnvFields, may_be_free: bool
     ) -> list[WorkerSpecs]:
         """Return the environments after updates, all of them allowed: one for all workers, or one for each."""
         specs: list[WorkerSpecs] = []
@@ -261,3 +270,128 @@ class EnvUpdates:
             with at_row(row):
                 check_allowed(spec, self._allow.allow_module, self._allow.allow_method)
                 self._check_rows(spec.num_rows or 0, len(self._versions.workers))
+
+
+class _EnvProbes:
+    """Has each environment tried once, by the first worker that is about to make it.
+
+    The workers try it, because on a cluster only they may have what the environment needs. They go on with other work
+    meanwhile. When nobody waits for a probe any more, it ends.
+    """
+
+    def __init__(self, health: HealthSettings, *, isolate_failures: bool = False) -> None:
+        """Prepare for one update.
+
+        Args:
+            health: time limits of steps, resets and making environments.
+            isolate_failures: whether another worker tries an environment again that one worker refused.
+        """
+        self._health = health
+        self._isolate_failures = isolate_failures
+        self._locks: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._outcomes: dict[bytes, DomainError | Probed] = {}
+
+    @property
+    def traces(self) -> Traces:
+        """Traces of the environments that were tried."""
+        found = [each.traces for each in self._outcomes.values() if not isinstance(each, DomainError)]
+        return {name: trace for traces in found for name, trace in traces.items()}
+
+    async def check(self, worker: WorkerHandle, specs: WorkerSpecs) -> int:
+        """Have a worker try environments, unless another one has.
+
+        Returns:
+            The bytes that the observations of a call's rows take in a worker.
+
+        Raises:
+            NotFoundError, InvalidValueError, OverLimitError: the environments cannot be made or stepped.
+            WorkerLostError: the worker is lost.
+        """
+        key = identity_of(specs)
+        async with self._locks[key]:
+            if key not in self._outcomes:
+                try:
+                    self._outcomes[key] = await self._probe(worker, specs)
+                except WorkerLostError:
+                    raise
+                except DomainError as error:
+                    if self._isolate_failures:
+                        raise
+                    self._outcomes[key] = error
+        outcome = self._outcomes[key]
+        if isinstance(outcome, DomainError):
+            raise copy.copy(outcome)  # each worker's caller adds the path of its own field
+        return outcome.observation_bytes
+
+    async def _probe(self, worker: WorkerHandle, specs: WorkerSpecs) -> Probed:
+        probe_id = uuid.uuid4().hex
+        try:
+            return await worker.aside(Worker.probe_env, specs, self._health, probe_id)
+        except NotFoundError:  # the worker itself may know the id
+            return await worker.call(Worker.probe_env_here, specs, self._health)
+        except asyncio.CancelledError:
+            in_background(worker.aside(Worker.end_probe, probe_id))
+            raise
+
+
+class _EnvFields:
+    """The fields of an UpdateEnv request that workers' environments come from."""
+
+    def __init__(self, updates: Sequence[EnvUpdate | None], *, per_worker: bool) -> None:
+        """Take the update of each worker, and whether the request has one for each."""
+        self._updates = updates
+        self._per_worker = per_worker
+
+    @contextlib.contextmanager
+    def of(self, worker: int) -> Iterator[None]:
+        """Prefix the fields of errors about a worker's environments with the path in the request."""
+        try:
+            yield
+        except DomainError as error:
+            element = element_field(worker, per_worker=self._per_worker)
+            error.field = joined(joined(element, _field_in(self._updates[worker], error.row)), error.field)
+            raise
+
+
+def _field_in(update: EnvUpdate | None, row: int | None) -> str:
+    """Return the field of an EnvironmentUpdate that a row's environment comes from; empty if the update keeps it."""
+    match update:
+        case None:
+            return ""
+        case EnvSpec():
+            return "environment"
+        case EnvChange():
+            return "change"
+    if row is None:
+        return "per_row"
+    element = update.updates[row]
+    return joined(f"per_row.updates[{row}]", _field_in(element, None))
+
+
+def _common_description(descriptions: Mapping[int, EnvDescription], probed: Traces) -> EnvDescription:
+    """Return the description of all workers' environments, which have the same spaces, from the description of each.
+
+    Args:
+        descriptions: the descriptions by worker.
+        probed: traces of the same environments in processes of probes. Environments of other episodes in another
+            process are of class `WORKER`.
+    """
+    first, *_ = descriptions.values()
+    classes = [each.reproducibility for each in descriptions.values()]
+    reproducibility = Reproducibility.WORKER if Reproducibility.WORKER in classes else classes[0]
+    traces = dict(probed)
+    for index, description in descriptions.items():
+        if reproducibility is not Reproducibility.WORKER and not agree(traces, description.traces):
+            _log.warning("an environment has other episodes in another process", extra={"worker": index})
+            reproducibility = Reproducibility.WORKER
+        traces.update(description.traces)
+    why_not_single = next((each.why_not_single for each in descriptions.values() if each.why_not_single), "")
+    return dataclasses.replace(first, reproducibility=reproducibility, why_not_single=why_not_single, traces={})
+
+
+def _check_alike(descriptions: Mapping[int, EnvDescription], *, per_worker: bool) -> None:
+    """Raise InvalidValueError unless all workers' environments have the same spaces and step alike."""
+    first, *_ = descriptions.values()
+    for index, description in descriptions.items():
+        with within(element_field(index, per_worker=per_worker)):
+            check_same(description, first)

@@ -6,25 +6,23 @@ import asyncio
 import dataclasses
 import threading
 import time
-from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve_server.envs import Overlay, Rendering, leaf_bounds, leaves_of_space, run_rendering
 from rollserve_server.errors import CallTooLongError, InvalidValueError, NotReadyError, OverLimitError, listed
-from rollserve_server.pool.versions.expectations import check_expected_env
+from rollserve_server.pool.versions.selection import check_expected_env
 from rollserve_wire.environments import EnvSpec, Reproducibility
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import AsyncGenerator, Generator, Mapping
 
     import numpy as np
 
     from rollserve_server.envs import Leaf, VideoForm
-    from rollserve_server.pool.interface.expectation import Expectation
-    from rollserve_server.pool.interface.videos import VideoRequest
+    from rollserve_server.pool.requests import Expectation, VideoRequest
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.settings import PoolSettings

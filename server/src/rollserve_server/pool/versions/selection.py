@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve_server.agents import check_delivered, check_exploration, check_value, kind_of, prepare_for_env
+from rollserve_server.agents import check_exploration, kind_of, prepare_for_env
 from rollserve_server.errors import DomainError, NotReadyError, within
 from rollserve_server.futures import in_request_thread
-from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin
-from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
+from rollserve_server.pool.plan.ledger import Anywhere, Placement, RoundRobin
 from rollserve_wire.environments import Reproducibility
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.agents import Exploration
-    from rollserve_server.pool.interface.requests import MessageFormat, SamplingOptions
+    from rollserve_server.pool.requests import Expectation, SamplingOptions
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.settings import AgentSettings
 
-__all__ = ["Selection"]
+
+__all__ = ["Selection", "check_expected_env", "check_expected_policy"]
 
 
 class Selection:
@@ -64,19 +64,6 @@ class Selection:
         with within("options.exploration"):
             for agent in self._versions.agents.get(policy_version) or ():
                 check_exploration(agent, exploration)
-
-    def check_values(self, policy_version: int, messages: MessageFormat) -> None:
-        """Raise InvalidValueError if an agent of a version has no value, for a call that asks for last values."""
-        with within("options.return_last_values"):
-            for agent in self._versions.agents.get(policy_version) or ():
-                check_value(agent, messages.policies)
-
-    def check_delivered(self, policy_version: int, messages: MessageFormat) -> None:
-        """Raise InvalidValueError if policies shall be delivered that a version of the agents does not have."""
-        if messages.columns is not None and messages.columns.policies:
-            with within("options.deliver_policies"):
-                for agent in self._versions.agents.get(policy_version) or ():
-                    check_delivered(agent, messages.columns.policies)
 
     async def check_fit(self, policy_version: int, env_number: int) -> None:
         """Raise NotReadyError if the agents of a version do not fit environments; both are kept."""
@@ -140,3 +127,56 @@ class Selection:
         except DomainError as error:
             return error
         return None
+
+
+def check_expected_policy(versions: Versions, expected: Expectation) -> None:
+    """Raise NotReadyError if the current agents are not the expected ones, or if there are none.
+
+    So nobody samples with another client's versions in silence.
+    """
+    agents, wanted = versions.agents, expected.policy_version
+    if wanted is None:
+        return
+    if agents.current is None:
+        raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
+    is_own, is_first = expected.client_id in agents.current.clients, agents.number == versions.first_agents
+    _check("agent", "expected_policy_version", expected.client_id, wanted, agents.number, is_own, is_first)
+
+
+def check_expected_env(versions: Versions, expected: Expectation) -> None:
+    """Raise NotReadyError if the current environments are not the expected ones."""
+    envs, agents, wanted, client_id = versions.envs, versions.agents, expected.env_version, expected.client_id
+    if wanted is None or envs.current is None:
+        return
+    # Whether the client has set the environments, or the agent for them, so that the number counts.
+    has_agent = wanted == envs.number and agents.current is not None and client_id in agents.current.clients
+    is_own, is_first = has_agent or client_id == envs.current.client_id, envs.number == versions.first_env
+    _check("environment", "expected_environment_version", client_id, wanted, envs.number, is_own, is_first)
+
+
+def _check(what: str, field: str, client_id: str, wanted: int, number: int, is_own: bool, is_first: bool) -> None:
+    """Raise NotReadyError if a version is not the wanted one: by its number, or by who has set it for a known client.
+
+    Args:
+        what: what the version is of.
+        field: field of the request that wants it.
+        client_id: id of the client; empty for none.
+        wanted: number of the wanted version.
+        number: number of the current one.
+        is_own: whether the client has set it.
+        is_first: whether the sampler's run has begun with it, so that what the client has set is of an earlier run.
+    """
+    if not client_id:
+        if wanted != number:
+            got = f"{number}, the current version"
+            raise NotReadyError.of(field, expected=wanted, got=got, reason=Reason.UNEXPECTED_VERSION)
+    elif not is_own and is_first:
+        text = (
+            f"the sampler has begun a new run since this client set {what} {wanted}: "
+            "call UpdateEnv again, and then UpdateAgent with a whole agent"
+        )
+        raise NotReadyError(text, reason=Reason.SAMPLER_RUN, field=field)
+    elif not is_own:
+        hint = f"update the {what} again, connect with shared=True to use what others set, or use a server of your own"
+        expected, got = f"{wanted}, which this client set", f"{number}, which another client set"
+        raise NotReadyError.of(field, expected=expected, got=got, hint=hint, reason=Reason.UNEXPECTED_VERSION)

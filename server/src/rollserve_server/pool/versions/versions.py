@@ -1,36 +1,42 @@
-"""The versions of agents and environments that all workers have, or are getting."""
+"""The versions of agents and environments that all workers have, or are getting, until they forget them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+import operator
+from collections import Counter
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from rollserve_server.envs import specs_of_rows
+from gymnasium import Space
+
+from rollserve_server.envs import describe_space, specs_of_rows
 from rollserve_server.errors import InvalidValueError, NotReadyError
+from rollserve_server.futures import in_background
 from rollserve_server.pool.state.env_version import EnvVersion
-from rollserve_server.pool.versions.history import VersionHistory
-from rollserve_server.pool.versions.spaces import check_same
-from rollserve_server.pool.workers.launcher import giving_what_others_hold
-from rollserve_server.pool.workers.workers import Workers
+from rollserve_server.pool.workers.workers import Workers, giving_what_others_hold
 from rollserve_server.sampling import EnvDescription, Worker
 from rollserve_wire.reasons import Reason
+from rollserve_wire.spaces import space_to_proto
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
     from rollserve_server.pool.state.agent_version import AgentVersion
     from rollserve_server.pool.state.sampler_state import SamplerState
     from rollserve_server.settings import PoolSettings
     from rollserve_wire.environments import EnvSpec
 
-__all__ = ["KeptVersions", "Versions"]
+__all__ = ["ALL_WORKERS", "KeptVersions", "Versions", "check_same", "element_field"]
 
 _T = TypeVar("_T")
+
+ALL_WORKERS = "all_workers"
+"""Field of an update request that has one update for all workers."""
 _Kind = Literal["agent", "env"]
 """Kinds of versions. Beside its kind, a version has a number; environments of evaluations have numbers below 0."""
-
 _KEPT_EVALUATION_ENVS = 2
 """Environments of evaluations that are kept beside those in use: a trainer may evaluate in two by turns."""
 
@@ -59,13 +65,13 @@ class Versions:
     def __init__(self, backend: Backend, settings: PoolSettings, state: SamplerState | None) -> None:
         """Start with the versions that an earlier server left, if any, and without workers."""
         num_kept = settings.versions.keep_versions
-        self.agents: VersionHistory[AgentVersion] = VersionHistory(
+        self.agents: _VersionHistory[AgentVersion] = _VersionHistory(
             num_kept,
             max_idle_bytes=settings.versions.max_kept_agent_bytes,
             bytes_of=lambda version: version.num_bytes,
         )
-        self.envs: VersionHistory[EnvVersion] = VersionHistory(num_kept)
-        self.evaluation_envs: VersionHistory[EnvVersion] = VersionHistory(_KEPT_EVALUATION_ENVS)
+        self.envs: _VersionHistory[EnvVersion] = _VersionHistory(num_kept)
+        self.evaluation_envs: _VersionHistory[EnvVersion] = _VersionHistory(_KEPT_EVALUATION_ENVS)
         if state is not None:
             self.agents.restore(state.agents)
             self.envs.restore(state.envs)
@@ -75,6 +81,8 @@ class Versions:
         self.first_env, self.first_agents = 1, 0
         # For each worker that was given only what calls needed then: the versions that it lacked.
         self._lacking: WeakKeyDictionary[WorkerHandle, set[tuple[str, int]]] = WeakKeyDictionary()
+        # For each worker, the versions that it was told to keep, unless it has got a new one since.
+        self._retained: WeakKeyDictionary[WorkerHandle, KeptVersions] = WeakKeyDictionary()
         self._completing: WeakKeyDictionary[WorkerHandle, asyncio.Lock] = WeakKeyDictionary()
         # The pending version, by kind and number; its value is None until all workers have accepted it.
         self._pending: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
@@ -128,6 +136,7 @@ class Versions:
     def installing(self, kind: _Kind, number: int) -> Iterator[None]:
         """Have workers keep the pending version that they are being given in the block."""
         self._pending[kind, number] = None
+        self._retained.clear()
         try:
             yield
         finally:
@@ -139,10 +148,19 @@ class Versions:
 
     def kept(self) -> KeptVersions:
         """Return the versions that workers must not forget."""
-        names = self._required().keys() | self._pending.keys()
-        return KeptVersions(
-            {number for kind, number in names if kind == "env"}, {number for kind, number in names if kind == "agent"}
-        )
+        kept = KeptVersions({*self.envs, *map(operator.neg, self.evaluation_envs)}, {*self.agents})
+        for kind, number in self._pending:
+            (kept.envs if kind == "env" else kept.agents).add(number)
+        return kept
+
+    def evict(self) -> None:
+        """Have all workers forget, in the background, the versions that no call needs any more."""
+        kept = self.kept()
+        for slot in self.workers.with_leaving:
+            # Nearly always nothing has changed since the previous call, and a needless order would delay a short one.
+            if slot.healthy and self._retained.get(slot.handle) != kept:
+                self._retained[slot.handle] = kept
+                in_background(slot.handle.call(Worker.retain, *kept))  # a lost worker is noticed when it is needed
 
     async def take_over(self, index: int, worker: WorkerHandle) -> None:
         """Adopt a worker of an earlier server: evict what the pool no longer keeps, and install what is missing."""
@@ -220,3 +238,128 @@ class Versions:
 def _of_worker(values: Sequence[_T], index: int) -> _T:
     """Return a worker's value, given one for all or one for each. An added worker gets any: no call uses it."""
     return values[index if index < len(values) else 0]
+
+
+class _VersionHistory(Generic[_T]):
+    """Numbers each value that is added, and keeps the last few and those in use.
+
+    Attributes:
+        number: number of the current version; 0 before there is one.
+    """
+
+    def __init__(self, num_kept: int, *, max_idle_bytes: int = 0, bytes_of: Callable[[_T], int] = lambda _: 0) -> None:
+        """Start without a version.
+
+        Args:
+            num_kept: number of versions to keep, including the current one.
+            max_idle_bytes: bytes of versions that are neither current nor in use; beyond that, the oldest are dropped.
+            bytes_of: returns the bytes of a version.
+        """
+        self._num_kept = num_kept
+        self._max_idle_bytes = max_idle_bytes
+        self._bytes_of = bytes_of
+        self._values: dict[int, _T] = {}
+        self._uses: Counter[int] = Counter()
+        self.number = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._values)
+
+    def items(self) -> Iterable[tuple[int, _T]]:
+        """Return all versions with their numbers, in rising order."""
+        return self._values.items()
+
+    @property
+    def current(self) -> _T | None:
+        """The current version, or None before there is one."""
+        return self._values.get(self.number)
+
+    def get(self, number: int) -> _T | None:
+        """Return a version, or None if it is not kept."""
+        return self._values.get(number)
+
+    def is_in_use(self, number: int) -> bool:
+        """Whether a call uses a version."""
+        return self._uses[number] > 0
+
+    def choose(self, wanted: int | None, reason: Reason) -> int:
+        """Return the wanted version, or the current one if none is wanted.
+
+        Args:
+            wanted: number of the version, or None.
+            reason: reason of the error; in lower case, the field that asks for the version.
+
+        Raises:
+            NotReadyError: the version is not kept.
+        """
+        if wanted is None:
+            return self.number
+        if wanted not in self._values:
+            expected = f"one of the versions that are kept, {', '.join(map(str, self))}"
+            raise NotReadyError.of(reason.lower(), expected=expected, got=wanted, reason=reason)
+        return wanted
+
+    def add(self, value: _T) -> None:
+        """Make a value the current version, numbered one higher than the last."""
+        self.number += 1
+        self._values[self.number] = value
+        self._drop_old()
+
+    def skip_to(self, number: int) -> None:
+        """Number the next value so, which has to be higher than the current number."""
+        self.number = number - 1
+
+    def restore(self, values: Mapping[int, _T]) -> None:
+        """Continue with the versions of an earlier server, by number, before any is added."""
+        self._values = dict(sorted(values.items()))
+        self.number = max(values, default=0)
+
+    @contextlib.contextmanager
+    def using(self, number: int) -> Iterator[None]:
+        """Keep a version for the duration of the block."""
+        self._uses[number] += 1
+        try:
+            yield
+        finally:
+            self._uses[number] -= 1
+            self._drop_old()
+
+    def _drop_old(self) -> None:
+        self._uses = +self._uses
+        idle_bytes = 0
+        for number in sorted(self._values.keys() - self._uses.keys() - {self.number}, reverse=True):
+            idle_bytes += self._bytes_of(self._values[number])
+            if number <= self.number - self._num_kept or idle_bytes > self._max_idle_bytes:
+                del self._values[number]
+
+
+def element_field(index: int, *, per_worker: bool, field: str = ALL_WORKERS) -> str:
+    """Return the field of a request that a worker's update comes from, given the one of an update for all workers."""
+    return f"per_worker.updates[{index}]" if per_worker else field
+
+
+def check_same(description: EnvDescription, first: EnvDescription) -> None:
+    """Raise InvalidValueError unless a worker's environments have the spaces of another's and step alike."""
+    expected = _compared(first)
+    for name, got in _compared(description).items():
+        if not _are_equal(got, expected[name]):
+            text = f"expected the first worker's {name}, {expected[name]}, got {got}"
+            raise InvalidValueError(text)
+
+
+def _are_equal(one: object, other: object) -> bool:
+    """Whether two values are equal: spaces by their messages, because gymnasium makes several copies of bounds."""
+    if isinstance(one, Space) and isinstance(other, Space):
+        return space_to_proto(describe_space(one)) == space_to_proto(describe_space(other))
+    return one == other
+
+
+def _compared(description: EnvDescription) -> Mapping[str, object]:
+    """Return what the environments of all workers must have in common, by the wire's names."""
+    return {
+        "observation_space": description.observation_space,
+        "action_space": description.action_space,
+        "vectorization": "rows" if description.num_episodes_per_row is None else "native or envpool",
+        "row_count": description.num_rows,
+        "episodes_per_row": description.num_episodes_per_row,
+    }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.workers.workers import Workers
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.settings import HealthSettings
 
+
 __all__ = ["wait_for_loss"]
 
 _LOOKS = 4

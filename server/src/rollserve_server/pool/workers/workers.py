@@ -1,4 +1,4 @@
-"""The pool's workers: all slots, what is asked of all of them, and changes of their number."""
+"""The pool's workers: all slots, what is asked of all of them, their replacement, and changes of their number."""
 
 from __future__ import annotations
 
@@ -9,26 +9,36 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve_server.errors import InvalidValueError, OverLimitError, TooFewWorkersError, WorkerLostError
-from rollserve_server.pool.accounts.counters import WorkerTotals
-from rollserve_server.pool.workers.launcher import Launcher, close_worker
-from rollserve_server.pool.workers.replacements import Replacements
-from rollserve_server.pool.workers.slot import WorkerSlot
-from rollserve_server.pool.workers.workforce import Workforce
-from rollserve_server.sampling import WorkerIdentity
+from rollserve_server.errors import (
+    DomainError,
+    InvalidValueError,
+    OverLimitError,
+    SamplerLostError,
+    TooFewWorkersError,
+    WorkerLostError,
+)
+from rollserve_server.futures import failure_of
+from rollserve_server.pool.accounts import WorkerTotals
+from rollserve_server.pool.workers.liveness import wait_for_loss
+from rollserve_server.pool.workers.slots import Restarts, WorkerSlot, Workforce
+from rollserve_server.sampling import Worker, WorkerIdentity
 from rollserve_wire.reasons import Reason
+from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
     from rollserve_server.settings import PoolSettings
 
-__all__ = ["Workers"]
+__all__ = ["Workers", "giving_what_others_hold"]
 
 _log = logging.getLogger(__name__)
+
 _R = TypeVar("_R")
 
 _GIVEN_UP_SECONDS = 1.0
 """How long to wait for a slot that is given up for up to an hour."""
+_LOOK_SECONDS = 1.0
+_CLOSE_SECONDS = 2.0
 
 
 class Workers(Sequence[WorkerSlot]):
@@ -48,10 +58,11 @@ class Workers(Sequence[WorkerSlot]):
             settings: what each worker is made with, limits for their work, and how often they are replaced.
             prepare: gives a new worker its agents and environments; see `Versions.prepare`.
         """
-        self._backend = backend
+        self._backend, self._settings, self._prepare = backend, settings, prepare
         self._health, self._max_workers = settings.health, settings.max_workers
-        self._launcher = Launcher(backend, settings, prepare, self.lose)
-        self._replacements = Replacements(self._launcher)
+        self._watches: set[asyncio.Task[None]] = set()
+        self._replacing: dict[WorkerSlot, asyncio.Task[None]] = {}
+        self._is_closed = False
         self._slots: list[WorkerSlot] = []
         self.workforce = Workforce(())
         self._old_workforces: list[Workforce] = []
@@ -102,11 +113,11 @@ class Workers(Sequence[WorkerSlot]):
             WorkerLostError: a worker did not start in time, or none has started.
         """
         left = [self._backend.find_worker(index) for index in range(num_workers)]
-        self._slots = [self._launcher.new_slot(index, handle) for index, handle in enumerate(left)]
+        self._slots = [self._new_slot(index, handle) for index, handle in enumerate(left)]
         self.workforce = Workforce(self._slots)
         missing = [slot for slot, handle in zip(self._slots, left, strict=True) if handle is None and any(left)]
         awaited = [slot for slot in self._slots if slot not in missing]
-        starting = (self._launcher.identify(slot.index, slot.handle) for slot in awaited)
+        starting = (self._identify(slot.index, slot.handle) for slot in awaited)
         outcomes = await asyncio.gather(*starting, return_exceptions=True)
         _check_started(outcomes, has_earlier=any(left))
         for slot, outcome in zip(awaited, outcomes, strict=True):
@@ -118,7 +129,7 @@ class Workers(Sequence[WorkerSlot]):
         for slot in missing:
             slot.last_failure = f"worker {slot.index} was gone when the server began"
             _log.warning("worker lost", extra={"worker": slot.index, "error": slot.last_failure})
-            self._replacements.begin(slot, is_created=True)
+            self._replace_soon(slot, is_created=True)
 
     def resume_totals(self, workers: Sequence[WorkerTotals], departed: WorkerTotals) -> None:
         """Continue the totals of an earlier server, which had as many workers."""
@@ -139,8 +150,8 @@ class Workers(Sequence[WorkerSlot]):
         while not slot.healthy:
             max_seconds = _GIVEN_UP_SECONDS if slot.given_up else self._health.start_seconds
             left = since + max_seconds - time.monotonic()
-            await self._replacements.wait(slot, seconds=min(max(left, 0.0), _GIVEN_UP_SECONDS))
-            if not slot.healthy and (left <= 0 or self._replacements.is_closed):
+            await self._wait_for_any([slot], min(max(left, 0.0), _GIVEN_UP_SECONDS))
+            if not slot.healthy and (left <= 0 or self._is_closed):
                 what = "is given up for now" if slot.given_up else f"could not be replaced within {max_seconds:g} s"
                 raise WorkerLostError(f"worker {slot.index} was lost and {what}: {slot.last_failure}", slot.index)
         return slot.handle
@@ -154,9 +165,9 @@ class Workers(Sequence[WorkerSlot]):
         since = time.monotonic()
         while not self.num_healthy:
             left = since + self._health.start_seconds - time.monotonic()
-            if left <= 0 or self._replacements.is_closed or all(slot.given_up for slot in self._slots):
+            if left <= 0 or self._is_closed or all(slot.given_up for slot in self._slots):
                 raise WorkerLostError(f"all workers are lost: {self._slots[0].last_failure}", 0)
-            await self._replacements.wait(*self._slots, seconds=min(left, _GIVEN_UP_SECONDS))
+            await self._wait_for_any(self._slots, min(left, _GIVEN_UP_SECONDS))
 
     async def share(self, value: _R) -> _R:
         """Return what stands for a large value in calls of several workers, so that it is copied once for all."""
@@ -189,7 +200,7 @@ class Workers(Sequence[WorkerSlot]):
             slot.restarts.excuse(1)
         handle.kill(error)
         _log.warning("worker lost", extra={"worker": index, "error": slot.last_failure})
-        self._replacements.begin(slot)
+        self._replace_soon(slot)
 
     @contextlib.asynccontextmanager
     async def starting(self, indices: range) -> AsyncGenerator[Sequence[WorkerSlot], None]:
@@ -203,8 +214,8 @@ class Workers(Sequence[WorkerSlot]):
         self._starting = slots
         try:
             for index in indices:
-                slots.append(self._launcher.new_slot(index))
-                tasks.append(asyncio.create_task(self._launcher.start(slots[-1], is_added=True)))
+                slots.append(self._new_slot(index))
+                tasks.append(asyncio.create_task(self._start(slots[-1], is_added=True)))
                 await asyncio.sleep(0)  # creating many takes a while, in which others are served
             await asyncio.gather(*tasks)
             yield slots
@@ -212,9 +223,11 @@ class Workers(Sequence[WorkerSlot]):
             self._starting = ()
             for task in tasks:
                 task.cancel()
-            cancelled = [each for slot in slots if (each := self._replacements.cancel(slot)) is not None]
-            await asyncio.gather(*tasks, *cancelled, return_exceptions=True)
-            await asyncio.gather(*(close_worker(slot.handle) for slot in slots if slot.healthy))
+            replacing = [self._replacing.pop(slot) for slot in slots if slot in self._replacing]
+            for task in replacing:
+                task.cancel()
+            await asyncio.gather(*tasks, *replacing, return_exceptions=True)
+            await asyncio.gather(*(_close(slot.handle) for slot in slots if slot.healthy))
             for slot in slots:
                 slot.handle.kill()
             raise
@@ -258,27 +271,137 @@ class Workers(Sequence[WorkerSlot]):
     async def close(self) -> None:
         """End all workers."""
         self.abandon()
-        await asyncio.gather(*(close_worker(slot.handle) for slot in self.with_leaving if slot.healthy))
+        await asyncio.gather(*(_close(slot.handle) for slot in self.with_leaving if slot.healthy))
         for slot in self.with_leaving:
             slot.handle.kill()
         self.leaving.clear()
 
     def abandon(self) -> None:
         """Watch, replace and remove no worker any more."""
-        self._launcher.stop_watching()
-        self._replacements.close()
-        for task in self._ending.values():
+        self._is_closed = True
+        for task in (*self._watches, *self._replacing.values(), *self._ending.values()):
             task.cancel()
 
     async def _remove(self, slot: WorkerSlot) -> None:
         """End the worker of a slot that no call uses any more, or its replacement."""
-        self._replacements.cancel(slot)
+        if (replacing := self._replacing.pop(slot, None)) is not None:
+            replacing.cancel()
         if slot.healthy:
-            await close_worker(slot.handle)
+            await _close(slot.handle)
         self.leaving.remove(slot)
         del self._ending[slot]
         self.departed = self.departed.plus(slot.totals)
         _log.info("worker removed", extra={"worker": slot.index})
+
+    def _new_slot(self, index: int, handle: WorkerHandle | None = None) -> WorkerSlot:
+        """Return a slot with this worker, or with a new one that may not have started yet."""
+        handle = handle or self._backend.create_worker(index, self._settings.worker)
+        return WorkerSlot(index, handle, Restarts(self._health.worker_restarts_per_hour))
+
+    async def _identify(self, index: int, handle: WorkerHandle) -> WorkerIdentity:
+        """Wait until a worker has started, and watch it from then on. It is killed if it does not start.
+
+        Raises:
+            WorkerLostError: the worker does not start, or not in time.
+        """
+        max_seconds = self._health.start_seconds
+        try:
+            async with asyncio.timeout(max_seconds):
+                identity = await handle.call(Worker.identity)
+        except TimeoutError as error:
+            handle.kill()
+            message = f"worker {index} did not start within {max_seconds:g} s: is there room for it?"
+            raise WorkerLostError(message, index) from error
+        except BaseException:
+            handle.kill()
+            raise
+        seed = dict(identity.packages).get(HASH_SEED_NAME)
+        if seed != HASH_SEED:
+            event = "a worker has another hash seed: environments that iterate over sets may have other episodes in it"
+            _log.warning(event, extra={"worker": index, "expected": HASH_SEED, "hash_seed": seed or "unknown"})
+        watch = asyncio.create_task(self._watch(index, handle))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+        return identity
+
+    async def _watch(self, index: int, handle: WorkerHandle) -> None:
+        """Record the worker's loss, whether it is in its slot by then or still being prepared."""
+        error = await wait_for_loss(index, handle, self._health)
+        self.lose(index, handle, error)
+        handle.kill(error)
+
+    async def _start(self, slot: WorkerSlot, *, is_added: bool = False) -> None:
+        """Wait for the slot's worker to start, and give it what the others hold. It is killed if that fails.
+
+        A worker that replaces another gets only what calls use now while an update waits, or if more has ended the last
+        one: what ends workers must not keep out the update that replaces it.
+
+        Args:
+            slot: the slot.
+            is_added: whether the slot is new, too.
+
+        Raises:
+            WorkerLostError: the worker did not start in time, or cannot be given what the others hold.
+            SamplerLostError: the sampler belongs to another server.
+        """
+        try:
+            identity = await self._identify(slot.index, slot.handle)
+            may_lack = not is_added and not slot.has_refused
+            slot.has_refused, slot.was_ended, must_lack = False, True, slot.was_ended
+            try:
+                with giving_what_others_hold(slot.index):
+                    await self._prepare(slot.index, slot.handle, may_lack=may_lack, must_lack=must_lack)
+            except WorkerLostError as error:
+                slot.has_refused = isinstance(error.__cause__, DomainError)
+                slot.was_ended = not slot.has_refused
+                raise
+            slot.was_ended = False
+        except BaseException:
+            slot.handle.kill()
+            raise
+        slot.identity, slot.healthy, slot.lost_in_broadcast = identity, True, False
+
+    def _replace_soon(self, slot: WorkerSlot, *, is_created: bool = False) -> None:
+        """Replace the worker of a slot, whose first replacement may have been created already."""
+        self._replacing[slot] = asyncio.create_task(self._replace(slot, is_created=is_created))
+
+    async def _replace(self, slot: WorkerSlot, *, is_created: bool) -> None:
+        """Replace the worker of a slot, again and again within its budget."""
+        while not self._is_closed:
+            if not is_created:
+                await self._wait_for_budget(slot)
+            slot.restarts.begin(time.monotonic())
+            try:
+                if not is_created:
+                    slot.handle = self._backend.create_worker(slot.index, self._settings.worker)
+                is_created = False
+                await self._start(slot)
+            except BaseException as error:  # whatever it is, the next worker may do better
+                slot.last_failure = str(failure_of(error))
+                _log.warning("worker not replaced", extra={"worker": slot.index, "error": slot.last_failure})
+            else:
+                del self._replacing[slot]
+                _log.info("worker replaced", extra={"worker": slot.index, "restarts": slot.restarts.count})
+                return
+
+    async def _wait_for_budget(self, slot: WorkerSlot) -> None:
+        """Wait until a slot may get a worker again; meanwhile it may be given up."""
+        restarts = slot.restarts
+        forbidden_seconds = restarts.forbidden_seconds(time.monotonic())
+        if forbidden_seconds:
+            slot.given_up = True
+            fields = {"worker": slot.index, "error": slot.last_failure, "seconds": round(forbidden_seconds)}
+            _log.error("worker given up for now", extra=fields)
+            # Restarts may be excused meanwhile.
+            while forbidden_seconds := restarts.forbidden_seconds(time.monotonic()):  # noqa: ASYNC110  # time counts
+                await asyncio.sleep(min(forbidden_seconds, _LOOK_SECONDS))
+            slot.given_up = False
+        await asyncio.sleep(restarts.pause_seconds(time.monotonic()))
+
+    async def _wait_for_any(self, slots: Sequence[WorkerSlot], seconds: float) -> None:
+        """Wait until one of the slots has a worker again, or the time is over."""
+        tasks = {self._replacing[slot] for slot in slots}
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _check_started(outcomes: Sequence[WorkerIdentity | BaseException], *, has_earlier: bool) -> None:
@@ -289,3 +412,23 @@ def _check_started(outcomes: Sequence[WorkerIdentity | BaseException], *, has_ea
         is_lost = isinstance(failure, WorkerLostError) and may_come_later
         if len(failures) == len(outcomes) or not is_lost:
             raise failure
+
+
+@contextlib.contextmanager
+def giving_what_others_hold(index: int) -> Iterator[None]:
+    """Turn a worker's refusal in the block into its loss: others hold what it refuses."""
+    try:
+        yield
+    except (WorkerLostError, SamplerLostError):
+        raise
+    except DomainError as error:
+        text = f"worker {index} cannot be given what the others hold: {error.message}"
+        raise WorkerLostError(text, index) from error
+
+
+async def _close(handle: WorkerHandle) -> None:
+    """Close a worker's environments, for up to 2 s, and end it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await asyncio.gather(handle.call(Worker.close), return_exceptions=True)
+    handle.kill()

@@ -1,31 +1,35 @@
-"""The base of the loops that run whole episodes."""
+"""The base of the loops that run whole episodes, and failed attempts at episodes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import numpy as np
-
-from rollserve_server.sampling.collect.attempts import Attempts
-from rollserve_server.sampling.collect.inputs import mask_input
-from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
+from rollserve_server.errors import EpisodeFailedError, shorten
+from rollserve_server.sampling.protocol import EpisodeFailure
+from rollserve_server.sampling.record.episodes import Recorder
 from rollserve_server.sampling.record.infos import InfoReader
-from rollserve_server.sampling.record.recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import RowEnvs, VectorEnvs
-    from rollserve_server.sampling.protocol.episodes import EpisodeRange
-    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.collect.stepping import JointRows, SingleRows
+    from rollserve_server.sampling.protocol import EpisodeRange
     from rollserve_server.sampling.record.episodes import Episode
-    from rollserve_server.sampling.record.step_columns import StepColumns
 
-__all__ = ["Collector", "EpisodeCollector", "column_keys", "write_untransformed"]
+__all__ = ["Attempts", "Collector", "EpisodeCollector", "with_episode"]
 
 _Episode = TypeVar("_Episode")
+
+_Failed = TypeVar("_Failed", bound=EpisodeFailedError)
+
+_MAX_FINAL_CHARACTERS = 1000
+"""Length to which the text of a final error is shortened: environments may raise errors with texts of any length."""
+
+_MAX_PASSING_CHARACTERS = 256
+"""Length to which the text of an error is shortened whose episode runs again."""
 
 
 class EpisodeCollector(ABC, Generic[_Episode]):
@@ -102,47 +106,74 @@ class Collector(EpisodeCollector["Episode"]):
         recorder: recorder of the steps.
     """
 
-    def __init__(self, root_seed: int, envs: RowEnvs | VectorEnvs, agent: Agent, num_retries: int) -> None:
+    def __init__(self, root_seed: int, rows: SingleRows | JointRows, agent: Agent, num_retries: int) -> None:
         """Start without episodes.
 
         Args:
             root_seed: root seed of the sequence.
-            envs: environments that nothing else uses.
+            rows: rows whose environments nothing else uses.
             agent: agent that acts.
             num_retries: how often an episode may run again whose environment failed.
         """
         super().__init__(root_seed, num_retries)
-        self._agent = agent
-        self._recurrent_states = RecurrentStates(envs.num_rows, agent)
-        self._mask = mask_input(agent, envs.num_rows)
+        envs = rows.envs
         self.infos = InfoReader(envs.text_info_bytes)
-        self.recorder = Recorder(envs.num_rows, column_keys(envs, agent, self.infos), self.infos)
+        self.recorder = rows.columns = Recorder(envs.num_rows, rows.column_keys(agent, self.infos), self.infos)
+        rows.set_agent(agent)
 
     def release(self, episode: Episode) -> None:
         """Forget a finished episode: its steps may be overwritten."""
         self.recorder.release(episode)
 
 
-def column_keys(envs: RowEnvs | VectorEnvs, agent: Agent, reader: InfoReader) -> Iterator[ColumnKey]:
-    """Yield the keys of the columns that every step has; one reader gives equal columns of two agents one key."""
-    for leaf in envs.observation_leaves:
-        yield "observations", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    for leaf in envs.action_leaves:
-        yield "actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    for leaf in envs.environment_action_leaves:
-        yield "environment_actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    yield "rewards", reader.key("", np.dtype(np.float64), ())
-    if envs.raw_rewards is not envs.rewards:
-        yield "raw_rewards", reader.key("", np.dtype(np.float64), ())
-    for info in agent.infos:
-        yield "agent_infos", reader.key(info.name, info.dtype, info.shape)
-    for name, initial in agent.states:
-        yield "states", reader.key(name, initial.dtype, initial.shape)
+class Attempts:
+    """Failed attempts at work units, which run again until they have failed too often.
+
+    Attributes:
+        num_failures: number of attempts that have failed.
+    """
+
+    def __init__(self, num_retries: int) -> None:
+        """Start without failures; a unit may run again `num_retries` times."""
+        self.num_failures = 0
+        self._num_retries = num_retries
+        self._num_failed: Counter[int] = Counter()
+        self._failures: list[EpisodeFailure] = []
+        self._num_lost_steps = 0
+
+    def fail(self, key: int, indices: Iterable[int], error: EpisodeFailedError, num_lost_steps: int = 0) -> bool:
+        """Record a failed attempt; return whether another attempt is allowed.
+
+        Args:
+            key: number of the unit.
+            indices: indices of the unit's episodes that have not ended.
+            error: the error, with the episode in its text.
+            num_lost_steps: number of the episodes' steps that are thrown away.
+        """
+        self.num_failures += 1
+        self._num_failed[key] += 1
+        num_attempts = self._num_failed[key]
+        is_final = num_attempts > self._num_retries
+        if is_final:
+            del self._num_failed[key]
+        max_characters = _MAX_FINAL_CHARACTERS if is_final else _MAX_PASSING_CHARACTERS
+        text = shorten(error.message, max_characters)
+        self._failures.append(EpisodeFailure(tuple(indices), num_attempts, is_final, text))
+        self._num_lost_steps += num_lost_steps
+        return not is_final
+
+    def succeed(self, key: int) -> None:
+        """Forget the failed attempts at a unit, which has succeeded."""
+        self._num_failed.pop(key, None)
+
+    def take(self) -> tuple[tuple[EpisodeFailure, ...], int]:
+        """Return the failures, and the number of steps thrown away for them, since the last call."""
+        taken = tuple(self._failures), self._num_lost_steps
+        self._failures, self._num_lost_steps = [], 0
+        return taken
 
 
-def write_untransformed(columns: Recorder | StepColumns, envs: RowEnvs | VectorEnvs) -> None:
-    """Write what environments got and returned in the current step, where transforms change it."""
-    if envs.environment_actions:
-        columns.write("environment_actions", envs.environment_actions)
-    if envs.raw_rewards is not envs.rewards:
-        columns.write("raw_rewards", (envs.raw_rewards,))
+def with_episode(error: _Failed, index: int, env_seed: int, num_steps: int) -> _Failed:
+    """Return the error with the episode that it was raised in, after `num_steps` steps."""
+    where = f"episode {index} (environment seed {env_seed}), after {num_steps} steps"
+    return type(error)(f"{where}: {error.message}", error.row, index)

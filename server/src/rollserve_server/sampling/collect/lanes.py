@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.agents import PopulationAgent
-from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.inputs import mask_input
+from rollserve_server.sampling.collect.acting import RecurrentStates, act, column_keys, mask_input
 from rollserve_server.sampling.collect.noise import LaneNoise
-from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
 from rollserve_server.sampling.record.lives import LifeRecorder
 
 if TYPE_CHECKING:
@@ -22,8 +20,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import BuiltPolicy
     from rollserve_server.envs import ManyEnvs
     from rollserve_server.errors import AgentFailedError, EpisodeFailedError
-    from rollserve_server.sampling.protocol.fragments import RecurrentState
-    from rollserve_server.sampling.record.columns import ColumnBuffer, ColumnKey
+    from rollserve_server.sampling.record.columns import ColumnBuffer
     from rollserve_server.sampling.record.infos import InfoReader
 
 __all__ = ["PolicyLanes"]
@@ -61,7 +58,7 @@ class PolicyLanes:
         self.states = RecurrentStates(num_lanes, agent)
         self._mask = mask_input(agent, policy.num_places)
         self._infos: dict[int, Mapping[Any, Any]] = {}
-        keys = _column_keys(envs, self._first, policy, reader)
+        keys = column_keys(agent, reader, envs.agent_leaves(self._first), envs.action_leaves[self._first])
         self.recorder = LifeRecorder(num_lanes, keys, reader, buffer_bytes, keep)
         self._acting: list[int] = []
         self._unused_noise = np.zeros((policy.num_places, agent.noise_width))
@@ -97,20 +94,6 @@ class PolicyLanes:
         """Begin an episode in the lanes of a row, after so many actions of each agent in it."""
         for agent in self._of_agent:
             self._noise.begin(self.lane(row, agent), root_seed, episode_index, agent, num_acted.get(agent, 0))
-
-    def states_of(self, lane: int) -> RecurrentState:
-        """Return the recurrent states of a lane, with their names."""
-        columns = zip(self._agent.states, self.states.columns, strict=True)
-        return tuple((spec.name, np.array(column[lane])) for spec, column in columns)
-
-    def take_states(self, lane: int, previous: RecurrentState) -> None:
-        """Go on with recurrent states, perhaps another policy's, if names, dtypes and shapes match; else begin."""
-        self.states.begin(lane)
-        found = {name: (state.dtype, state.shape) for name, state in previous}
-        if found == {spec.name: (spec.initial.dtype, spec.initial.shape) for spec in self._agent.states}:
-            by_name = dict(previous)
-            for column, spec in zip(self.states.columns, self._agent.states, strict=True):
-                column[lane] = by_name[spec.name]
 
     def await_action(self, lane: int, info: Mapping[Any, Any]) -> None:
         """Let a lane act in the next step; `info` came with its observation."""
@@ -197,16 +180,3 @@ class PolicyLanes:
         """Keep a lane's last reward for a policy that gets it at the next step."""
         if self._agent.reward_state is not None:
             self.states.columns[self._agent.reward_state][lane] = reward
-
-
-def _column_keys(envs: ManyEnvs, agent: int, policy: BuiltPolicy, reader: InfoReader) -> Iterator[ColumnKey]:
-    """Yield the keys of the columns that every step has."""
-    for leaf in envs.agent_leaves(agent):
-        yield "observations", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    for leaf in envs.action_leaves[agent]:
-        yield "actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    yield "rewards", reader.key("", np.dtype(np.float64), ())
-    for info in policy.agent.infos:
-        yield "agent_infos", reader.key(info.name, info.dtype, info.shape)
-    for name, initial in policy.agent.states:
-        yield "states", reader.key(name, initial.dtype, initial.shape)

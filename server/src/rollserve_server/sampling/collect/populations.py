@@ -1,20 +1,27 @@
-"""The base of the loops that run episodes of a population's members, and keep nothing but their outcomes."""
+"""Loops that run episodes of a population's members, and keep nothing but their outcomes."""
 
 from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.attempts import Attempts
+from rollserve_server.sampling.collect.collector import Attempts, with_episode
+from rollserve_server.sampling.collect.noise import RowNoise
+from rollserve_server.sampling.collect.stepping import SingleRows
+from rollserve_server.sampling.protocol import Outcome
 
 if TYPE_CHECKING:
-    from rollserve_server.sampling.protocol.orders import Outcome
-    from rollserve_server.sampling.protocol.populations import Population
+    from collections.abc import Iterable
 
-__all__ = ["PopulationCollector"]
+    from rollserve_server.agents import PopulationAgent
+    from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.protocol import Population
+
+__all__ = ["PopulationCollector", "RowPopulationCollector"]
 
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 
@@ -115,3 +122,63 @@ class PopulationCollector(ABC):
         """Return an error that has the episode with the member and the unit, too."""
         unit = self._units[error.row]
         return type(error)(f"member {self._population.member_of(unit)}, {error.text}", error.row, unit)
+
+
+class RowPopulationCollector(PopulationCollector):
+    """Runs units in rows that are stepped one by one."""
+
+    def __init__(self, population: Population, envs: RowEnvs, agent: PopulationAgent, num_retries: int) -> None:
+        super().__init__(population, envs.num_rows, num_retries, side_by_side=agent.side_by_side)
+        self._envs = envs
+        self._agent = agent
+        self._rows = SingleRows(envs, self._agent_failed)
+        self._rows.set_agent(agent)
+        self._noise = RowNoise(envs.num_rows, agent)
+        # For each row that has a unit, the seed of the environment's reset.
+        self._env_seeds: dict[int, int] = {}
+        self._lengths = np.zeros(envs.num_rows, np.int64)
+
+    def step(self) -> list[Outcome]:
+        """Step all rows that have a unit, and return the outcomes of units that ended.
+
+        Raises:
+            AgentFailedError: the agent failed.
+        """
+        envs = self._envs
+        rows = sorted(self._units)
+        actions = self._rows.act(self._noise.next(), lambda: rows)
+        self._rows.record(envs.step(rows, actions))
+        self.num_simulated_steps += len(rows) - len(envs.failures)
+        for failure in envs.failures:
+            rows.remove(failure.row)
+            self._retry(self._with_episode(failure), int(self._lengths[failure.row]))
+        self._lengths += 1
+        if self._population.max_episode_length is not None:
+            envs.truncated |= self._lengths == self._population.max_episode_length
+        ended = envs.terminated | envs.truncated
+        return [self._finish(row) for row in rows if ended[row]] if ended.any() else []
+
+    def _begin_unit(self, row: int, member: int, index: int) -> None:
+        self._agent.assign(row, member)
+        self._env_seeds[row] = self._noise.begin(row, self._population.root_seed, index)
+        self._lengths[row] = 0
+        self._rows.begin(row)
+        try:
+            info = self._envs.reset(row, self._env_seeds[row])
+        except EnvFailedError as error:
+            raise self._with_episode(error) from error
+        self._rows.read_mask(row, info)
+
+    def _finish(self, row: int) -> Outcome:
+        envs = self._envs
+        ends = bool(envs.terminated[row]), bool(envs.truncated[row])
+        envs.terminated[row] = envs.truncated[row] = False
+        return Outcome(self._end(row), float(self._rows.total_rewards[row]), int(self._lengths[row]), *ends)
+
+    def _agent_failed(self, error: EpisodeFailedError) -> EpisodeFailedError:
+        return self._with_member(self._with_episode(error))
+
+    def _with_episode(self, error: _Failed) -> _Failed:
+        row = error.row
+        index = self._population.index_of(self._units[row])
+        return with_episode(error, index, self._env_seeds[row], int(self._lengths[row]))

@@ -1,25 +1,109 @@
-"""The loop that speed depends on most: environments stepped row by row, one agent, and a queue of episodes."""
+"""Whole episodes of environments that are stepped row by row: which row runs which, and the loop for one agent."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import heapq
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.attempts import with_episode
-from rollserve_server.sampling.collect.collector import Collector, write_untransformed
+from rollserve_server.sampling.collect.collector import Collector, EpisodeCollector, with_episode
 from rollserve_server.sampling.collect.noise import RowNoise
-from rollserve_server.sampling.collect.rowwise import RowwiseCollector
-from rollserve_server.sampling.collect.waiting import WaitingForAnyRow, WaitingForOwnRow
+from rollserve_server.sampling.collect.stepping import SingleRows
 from rollserve_server.sampling.record.episodes import Episode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.collect.running import RunningEpisode
+    from rollserve_server.sampling.protocol import EpisodeRange
 
-__all__ = ["RowCollector"]
+__all__ = ["RowCollector", "RowwiseCollector", "WaitingForAnyRow"]
+
+
+_Episode = TypeVar("_Episode")
+
+_Running = TypeVar("_Running", bound="Episode | RunningEpisode")
+
+
+class RowwiseCollector(EpisodeCollector[_Episode], Generic[_Episode, _Running]):
+    """Runs each episode in a row of its own. Subclasses set `_waiting`, and add to `_running`."""
+
+    _waiting: WaitingForAnyRow | _WaitingForOwnRow
+
+    def __init__(self, root_seed: int, num_retries: int) -> None:
+        super().__init__(root_seed, num_retries)
+        self._running: dict[int, _Running] = {}
+        # Row and index of the last episode that has begun.
+        self._beginning = (0, 0)
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of episodes that wait for a row."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Number of episodes that have a row."""
+        return len(self._running)
+
+    def episode_index(self, row: int) -> int | None:
+        """Return the index of the episode that a row runs or begins; None if it has none."""
+        running = self._running.get(row)
+        if running is not None:
+            return running.index
+        beginning, index = self._beginning
+        return index if row == beginning else None
+
+    def enqueue(self, ranges: Iterable[EpisodeRange]) -> None:
+        """Add episodes, which begin when rows are free, the lowest index first."""
+        for episodes in ranges:
+            for index in episodes.indices:
+                self._waiting.add(index)
+
+    def begin(self, before: int | None = None) -> bool:
+        """Begin waiting episodes in free rows, up to one whose environment fails; return whether rows have episodes."""
+        while (taken := self._waiting.take(before)) is not None:
+            self._beginning = taken
+            if not self._begin_episode(*taken):
+                break
+        return bool(self._running)
+
+    def cancel(self, index: int) -> int:
+        """Forget an episode that waits or runs, and return the number of its steps."""
+        row = next((row for row, running in self._running.items() if running.index == index), None)
+        if self._waiting.remove(index) or row is None:
+            return 0
+        self._waiting.free(row)
+        return self._forget(row)
+
+    @abstractmethod
+    def _begin_episode(self, row: int, index: int) -> bool:
+        """Begin an episode in a row; if its environment fails, `_retry` it and return False."""
+
+    @abstractmethod
+    def _forget(self, row: int) -> int:
+        """Forget the episode that a row runs, and return the number of its steps."""
+
+    def _end(self, row: int) -> None:
+        """Free the row of an episode that has ended."""
+        self.attempts.succeed(self._running.pop(row).index)
+        self._waiting.free(row)
+
+    def _abandon(self, error: EpisodeFailedError) -> None:
+        """Throw away the steps of the row whose environment failed, given the error with its episode."""
+        index = self._running[error.row].index
+        self._retry(error.row, index, error, self._forget(error.row))
+
+    def _retry(self, row: int, index: int, error: EpisodeFailedError, num_lost_steps: int = 0) -> None:
+        """Free the row of a failed episode, which waits for a row again unless it has failed too often."""
+        self._waiting.free(row)
+        if self.attempts.fail(index, [index], error, num_lost_steps):
+            self._waiting.add(index)
 
 
 class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
@@ -37,39 +121,26 @@ class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
         max_episode_length: int | None = None,
         num_retries: int = 0,
     ) -> None:
-        super().__init__(root_seed, envs, agent, num_retries)
+        self._rows = SingleRows(envs, self._located)
+        super().__init__(root_seed, self._rows, agent, num_retries)
         self._max_episode_length = max_episode_length
         self._envs = envs
         self._noise = RowNoise(envs.num_rows, agent)
-        self._waiting = (WaitingForOwnRow if envs.rows_differ else WaitingForAnyRow)(envs.num_rows)
+        self._waiting = (_WaitingForOwnRow if envs.rows_differ else WaitingForAnyRow)(envs.num_rows)
         self._steps_left = np.zeros(envs.num_rows, np.int64)
 
     def step(self) -> list[Episode]:
         """Step all rows that have an episode, and return the episodes that ended."""
         envs, recorder = self._envs, self.recorder
         rows = sorted(self._running)
-        noise, states = self._noise.next(), self._recurrent_states.columns
-        if states:
-            recorder.write("states", states)
-        actions, agent_infos = act(
-            self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._located
-        )
-        recorder.write("observations", envs.observations)
+        actions = self._rows.act(self._noise.next(), lambda: rows)
         sees_limit = envs.has_callbacks and self._max_episode_length is not None
         infos = envs.step(rows, actions, self._steps_left == 1 if sees_limit else None)
-        if self._mask is not None:
-            self._mask.read_rows(infos)
-        self.num_simulated_steps += len(rows) - len(envs.failures)
-        recorder.write("actions", actions)
-        recorder.write_rewards(envs.rewards, envs.raw_rewards)
-        write_untransformed(recorder, envs)
-        if states:
-            self._recurrent_states.take_rewards(envs.rewards)
-        recorder.write("agent_infos", agent_infos.values())
+        self._rows.record(infos)
         for row, info in infos:
             recorder.write_infos(row, info)
+        self.num_simulated_steps += len(rows) - len(envs.failures)
         for failure in envs.failures:
-            rows.remove(failure.row)
             self._abandon(self._located(failure))
         if self._max_episode_length is not None:
             self._steps_left -= 1
@@ -88,19 +159,16 @@ class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
             return False
         episode = self._running[row] = Episode.begin(index, env_seed, self.infos.read_reset(info))
         self.recorder.begin(row, episode)
-        self._recurrent_states.begin(row)
-        if self._mask is not None:
-            self._mask.read_row(row, info)
+        self._rows.begin(row)
+        self._rows.read_mask(row, info)
         self._steps_left[row] = self._max_episode_length or -1
         return True
 
     def _finish(self, row: int) -> Episode:
         self._end(row)
         envs = self._envs
-        last_observations = tuple(column[row].copy() for column in envs.observations)
         terminated, truncated = bool(envs.terminated[row]), bool(envs.truncated[row])
-        last_states = self._recurrent_states.of_row(row)
-        episode = self.recorder.finish(row, terminated, truncated, last_observations, last_states)
+        episode = self.recorder.finish(row, terminated, truncated, *self._rows.ending(row))
         envs.terminated[row] = envs.truncated[row] = False
         return episode
 
@@ -113,3 +181,101 @@ class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
     def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
         episode = self._running[error.row]
         return with_episode(error, episode.index, episode.env_seed, self.recorder.length(error.row))
+
+
+class WaitingForAnyRow:
+    """Episodes that wait for a row, and rows that are free; any row may run any episode.
+
+    At first, all rows are free.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self._free = list(reversed(range(num_rows)))
+        self._indices: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def add(self, index: int) -> None:
+        """Add an episode."""
+        heapq.heappush(self._indices, index)
+
+    def free(self, row: int) -> None:
+        """Mark a row as free."""
+        self._free.append(row)
+
+    def remove(self, index: int) -> bool:
+        """Remove an episode; return whether it was waiting."""
+        return _remove(self._indices, index)
+
+    def take(self, before: int | None) -> tuple[int, int] | None:
+        """Remove a free row and the lowest episode for it, and return them; None if there is no such pair.
+
+        Args:
+            before: upper bound for the episode's index, exclusive; None for no bound.
+        """
+        if self._free and self._indices and (before is None or self._indices[0] < before):
+            return self._free.pop(), heapq.heappop(self._indices)
+        return None
+
+
+class _WaitingForOwnRow:
+    """`WaitingForAnyRow` where episode i runs in row i modulo the number of rows, because their environments differ."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._free = set(range(num_rows))
+        self._indices: list[list[int]] = [[] for _ in range(num_rows)]
+        self._num_waiting = 0
+        # The lowest index of each free row, among outdated entries: see `_is_next`.
+        self._next: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return self._num_waiting
+
+    def add(self, index: int) -> None:
+        """Add an episode."""
+        row = index % len(self._indices)
+        heapq.heappush(self._indices[row], index)
+        self._num_waiting += 1
+        if row in self._free:
+            heapq.heappush(self._next, (index, row))
+
+    def free(self, row: int) -> None:
+        """Mark a row as free."""
+        self._free.add(row)
+        if self._indices[row]:
+            heapq.heappush(self._next, (self._indices[row][0], row))
+
+    def remove(self, index: int) -> bool:
+        """Remove an episode; return whether it was waiting."""
+        row = index % len(self._indices)
+        waited = _remove(self._indices[row], index)
+        self._num_waiting -= waited
+        if waited and row in self._free and self._indices[row]:
+            heapq.heappush(self._next, (self._indices[row][0], row))
+        return waited
+
+    def take(self, before: int | None) -> tuple[int, int] | None:
+        """Remove the lowest episode below `before` whose row is free, and return the row and its index, or None."""
+        while self._next and not self._is_next(*self._next[0]):
+            heapq.heappop(self._next)
+        if not self._next or (before is not None and self._next[0][0] >= before):
+            return None
+        index, row = heapq.heappop(self._next)
+        heapq.heappop(self._indices[row])
+        self._free.discard(row)
+        self._num_waiting -= 1
+        return row, index
+
+    def _is_next(self, index: int, row: int) -> bool:
+        """Return whether the row is free, and the episode is the lowest that waits for it."""
+        return row in self._free and self._indices[row][:1] == [index]
+
+
+def _remove(heap: list[int], index: int) -> bool:
+    """Remove an index from a heap; return whether the heap had it."""
+    if index not in heap:
+        return False
+    heap.remove(index)
+    heapq.heapify(heap)
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,21 +11,30 @@ from rollserve_server.sampling.record.infos import NO_RESET_INFOS
 from rollserve_server.sampling.record.lives import Life, ManyEpisode, PendingStep, finish_step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
     from rollserve_server.envs import ManyEnvs, Turn
+    from rollserve_server.errors import AgentFailedError, EpisodeFailedError
     from rollserve_server.sampling.collect.lanes import PolicyLanes
     from rollserve_server.sampling.record.infos import InfoReader, ResetInfos
 
-__all__ = ["RunningEpisode"]
+__all__ = ["RunningEpisode", "Stepped", "act_in_rows"]
 
 _UNDELIVERED = "(rewards of agents that never acted)"
 """Name under which rewards count, among dropped infos, that belong to lives without a step."""
 
 _UNSETTLED = "(last steps of absent agents)"
 """Name under which steps count, among dropped infos, whose agents got no observation after them."""
+
+
+class Stepped(enum.Enum):
+    """The outcome of an environment step for its episode."""
+
+    GOES_ON = enum.auto()
+    ENDED = enum.auto()  # by itself
+    CUT = enum.auto()  # by a limit
 
 
 class RunningEpisode:
@@ -135,6 +145,34 @@ class RunningEpisode:
                 if self._lanes:
                     self._lanes[turn.agent].await_action(self._lane(turn.agent), turn.info)
 
+    def reset(self, envs: ManyEnvs) -> Sequence[Turn]:
+        """Reset the row's environment, and return the first turns; raises EnvFailedError."""
+        turns = envs.reset(self.episode.row, self.episode.env_seed)
+        self.see(envs)
+        return turns
+
+    def step(self, envs: ManyEnvs, actions: Mapping[int, Any], limit: int | None) -> Stepped:
+        """Make an environment step with the actions of the agents that act, and take what follows.
+
+        Args:
+            envs: the environments.
+            actions: action of each agent that acts.
+            limit: number of environment steps after which the episode is cut; None for none.
+
+        Raises:
+            EnvFailedError: the environment failed.
+        """
+        turns = envs.step(self.episode.row, actions)
+        self.see(envs)
+        self.episode.length += 1
+        self.take(turns)
+        if all(turn.ended for turn in turns):
+            return Stepped.ENDED
+        if self.episode.stop != limit:
+            return Stepped.GOES_ON
+        self.take(envs.cut(self.episode.row), cut=True)
+        return Stepped.CUT
+
     def see(self, envs: ManyEnvs) -> None:
         """Record the global state, if the environment is asked for it; raises as `ManyEnvs.global_state`."""
         if envs.global_state_leaf is not None:
@@ -147,16 +185,19 @@ class RunningEpisode:
         self._num_acted[agent] += 1
         self.alive[agent].environment_steps.append(step)
 
-    def finish(self) -> ManyEpisode | None:
-        """End the episode, and return it; None if no agent has ever acted in it.
+    def finish(self, envs: ManyEnvs) -> ManyEpisode:
+        """End the episode, and return it. Lives that go on are truncated, because a limit has ended the episode.
 
-        Lives that go on are truncated, because a limit has ended the episode.
+        Raises:
+            EnvFailedError: no agent has ever acted in it.
         """
         for agent in sorted(self.alive):
             self._end(agent, None, terminated=False, truncated=True)
         self.forget()
         self.episode.ended = True
-        return self._finished() if self._totals else None
+        if not self._totals:
+            raise envs.fail(self.episode.row, "agents: expected some that act before the episode ends, got none")
+        return self._finished()
 
     def cut(self) -> ManyEpisode:
         """End the fragment before the next step, and return it; another one begins.
@@ -304,3 +345,26 @@ class RunningEpisode:
         rest = self.alive[agent] = self._continued(life, num_steps)
         rest.pending = pending
         lanes.recorder.begin(lane, rest)
+
+
+def act_in_rows(
+    policies: Sequence[PolicyLanes],
+    running: Mapping[int, RunningEpisode],
+    located: Callable[[AgentFailedError, int, int], EpisodeFailedError],
+) -> dict[int, dict[int, Any]]:
+    """Let all agents act that are to, with one evaluation for each policy; return their actions by row and agent.
+
+    Args:
+        policies: lanes of the policies.
+        running: the episode of each row that has one.
+        located: returns an error of a policy with the episode, given its row and its agent.
+
+    Raises:
+        AgentFailedError: a policy failed.
+    """
+    actions: dict[int, dict[int, Any]] = {row: {} for row in sorted(running)}
+    for policy in policies:
+        for row, agent, action in policy.act(located):
+            actions[row][agent] = action
+            running[row].act(agent, running[row].episode.stop)
+    return actions

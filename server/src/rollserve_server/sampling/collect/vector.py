@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.collector import Collector, write_untransformed
+from rollserve_server.sampling.collect.collector import Collector
 from rollserve_server.sampling.collect.noise import BlockNoise
+from rollserve_server.sampling.collect.stepping import JointRows
 from rollserve_server.sampling.record.episodes import Episode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import VectorEnvs
-    from rollserve_server.sampling.protocol.episodes import EpisodeRange
+    from rollserve_server.sampling.protocol import EpisodeRange
 
 __all__ = ["VectorCollector"]
 
@@ -33,7 +33,8 @@ class VectorCollector(Collector):
     """
 
     def __init__(self, root_seed: int, envs: VectorEnvs, agent: Agent, num_retries: int = 0) -> None:
-        super().__init__(root_seed, envs, agent, num_retries)
+        self._rows = JointRows(envs, self._with_block)
+        super().__init__(root_seed, self._rows, agent, num_retries)
         self._envs = envs
         self._noise = BlockNoise(envs.num_rows, agent)
         # For each block that waits: its lowest requested episode, its first episode, and all requested episodes.
@@ -79,33 +80,20 @@ class VectorCollector(Collector):
         except EnvFailedError as error:
             self._retry(error)
             return False
-        if self._mask is not None:
-            self._mask.read_vector(self._envs, infos)
+        self._rows.read_masks(infos)
         self._begin_episodes(infos)
         return True
 
     def step(self) -> list[Episode]:
         """Step all rows, and return the requested episodes that ended."""
         envs, recorder = self._envs, self.recorder
-        recorder.write("observations", envs.observations)
-        noise, states = self._noise.next(self._indices), self._recurrent_states.columns
-        if states:
-            recorder.write("states", states)
-        rows = self._recording_rows
-        actions, agent_infos = act(self._agent, self._mask, envs.observations, noise, states, rows, self._with_block)
-        recorder.write("actions", actions)
-        recorder.write("agent_infos", agent_infos.values())
+        actions = self._rows.act(self._noise.next(self._indices), self._recording_rows)
         try:
             infos = envs.step(actions)
         except EnvFailedError as error:
             self._retry(error)
             return []
-        if self._mask is not None:
-            self._mask.read_vector(envs, infos)
-        recorder.write_rewards(envs.rewards, envs.raw_rewards)
-        write_untransformed(recorder, envs)
-        if states:
-            self._recurrent_states.take_rewards(envs.rewards)
+        self._rows.record(infos)
         for row, info in envs.step_infos(infos, self._recording_rows()):
             recorder.write_infos(row, info)
         num_steps = int(np.count_nonzero(envs.stepped))
@@ -133,38 +121,34 @@ class VectorCollector(Collector):
                 return 0
         rows = np.flatnonzero(self._recording & (self._indices == index)).tolist()
         self._unfinished.discard(index)
-        num_steps = sum(map(self.recorder.length, rows))
-        for row in rows:
-            self.recorder.abandon(row)
-            self._recording[row] = False
-        return num_steps
+        return self._abandon(rows)
 
     def _set_aside(self) -> None:
         """Put the running block, which has worked ahead, back into the queue; its unfinished episodes run again."""
-        self.num_idle_steps += self._abandon()
+        self.num_idle_steps += self._abandon(self._recording_rows())
         heapq.heappush(self._queue, (min(self._unfinished), self._block_start, self._unfinished))
 
     def _retry(self, error: EnvFailedError) -> None:
         """Put the block, whose environment failed, back into the queue, unless it has failed too often."""
         located, unfinished = self._with_block(error), self._unfinished
         self._unfinished = set()
-        if self.attempts.fail(self._block_start, sorted(unfinished), located, self._abandon()):
+        num_lost_steps = self._abandon(self._recording_rows())
+        if self.attempts.fail(self._block_start, sorted(unfinished), located, num_lost_steps):
             heapq.heappush(self._queue, (min(unfinished), self._block_start, unfinished))
 
-    def _abandon(self) -> int:
-        """Throw away the steps of unfinished episodes, and return their number."""
-        rows = self._recording_rows()
+    def _abandon(self, rows: Sequence[int]) -> int:
+        """Throw away the steps of the episodes that rows record, and return their number."""
         num_steps = sum(map(self.recorder.length, rows))
         for row in rows:
             self.recorder.abandon(row)
-        self._recording[:] = False
+            self._recording[row] = False
         return num_steps
 
     def _begin_episodes(self, infos: Mapping[str, Any]) -> None:
         """Record the episodes that rows begin, if they are requested."""
-        fresh = np.flatnonzero(self._envs.fresh).tolist()
-        self._recurrent_states.begin(fresh)
-        episodes = {row: index for row in fresh if (index := int(self._indices[row])) in self._unfinished}
+        fresh = np.flatnonzero(self._envs.fresh)
+        self._rows.begin(fresh)
+        episodes = {row: index for row in fresh.tolist() if (index := int(self._indices[row])) in self._unfinished}
         reset_infos = self._envs.reset_infos(infos, list(episodes))
         for row, index in episodes.items():
             infos_of_row = self.infos.read_reset(reset_infos.get(row, {}))
@@ -175,9 +159,7 @@ class VectorCollector(Collector):
         envs = self._envs
         self._recording[row] = False
         terminated, truncated = bool(envs.terminated[row]), bool(envs.truncated[row])
-        last_observations = [column[0] for column in envs.last_observations(np.array([row]))]
-        last_states = self._recurrent_states.of_row(row)
-        episode = self.recorder.finish(row, terminated, truncated, last_observations, last_states)
+        episode = self.recorder.finish(row, terminated, truncated, *self._rows.ending(row))
         self._unfinished.discard(episode.index)
         if not self._unfinished:
             self.attempts.succeed(self._block_start)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import lz4.block
 import zstandard
 
 from rollserve_server.sampling.encode.fields import CompressedRows, Gathered, Rows
-from rollserve_server.sampling.encode.payoffs import Payoffs
 from rollserve_wire.v1.tensor_pb2 import COMPRESSION_LZ4, COMPRESSION_ZSTD, Compression
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable
 
 __all__ = ["COMPRESSIONS", "Compressor"]
 
@@ -25,6 +24,9 @@ _SAMPLE_BYTES = 16 << 10
 
 _MAX_KEPT_SHARE = 0.9
 """Share of its bytes that a compressed column may have at most; otherwise the column is sent plain."""
+
+_NUM_SKIPPED = 32
+"""Number of messages in which an encoding that did not help is skipped before the next attempt."""
 
 
 def _lz4(data: memoryview) -> bytes:
@@ -49,7 +51,9 @@ class Compressor:
     """Compresses the columns of one sequence that shrink by it, and remembers which do not."""
 
     def __init__(self) -> None:
-        self._payoffs = Payoffs()
+        # The number of messages in which a column is not tried again, and the columns that shrank at the last attempt.
+        self._num_to_skip: dict[Hashable, int] = {}
+        self._helped: set[Hashable] = set()
 
     def compress(
         self, key: Hashable, rows: Rows | Gathered, compression: Compression.ValueType
@@ -62,15 +66,21 @@ class Compressor:
             compression: codec.
         """
         key = key, compression
-        if rows.num_bytes < _MIN_BYTES or not self._payoffs.is_due(key):
+        if rows.num_bytes < _MIN_BYTES:
+            return rows
+        if left := self._num_to_skip.get(key, 0):
+            self._num_to_skip[key] = left - 1
             return rows
         data, shrink = rows.contiguous().data, _COMPRESS[compression]
-        if not self._payoffs.has_helped(key) and len(data) > 2 * _SAMPLE_BYTES:
+        if key not in self._helped and len(data) > 2 * _SAMPLE_BYTES:
             sample = data[len(data) // 2 :][:_SAMPLE_BYTES]
             if len(shrink(sample)) > _MAX_KEPT_SHARE * len(sample):
-                self._payoffs.record(key, helped=False)
+                self._num_to_skip[key] = _NUM_SKIPPED
                 return rows
         compressed = shrink(data)
-        helped = len(compressed) <= _MAX_KEPT_SHARE * len(data)
-        self._payoffs.record(key, helped=helped)
-        return CompressedRows(rows, compression, compressed) if helped else rows
+        if len(compressed) > _MAX_KEPT_SHARE * len(data):
+            self._helped.discard(key)
+            self._num_to_skip[key] = _NUM_SKIPPED
+            return rows
+        self._helped.add(key)
+        return CompressedRows(rows, compression, compressed)

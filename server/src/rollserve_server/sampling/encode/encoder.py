@@ -1,19 +1,21 @@
-"""The encoder: segments as messages, the responses of a sampling call."""
+"""The encoder: episodes and fragments as messages, the responses of a sampling call."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from rollserve_server.sampling.encode.columns import Column, Headers, Observations
 from rollserve_server.sampling.encode.compression import Compressor
 from rollserve_server.sampling.encode.fields import (
+    Column,
     CompressedRows,
     Gathered,
+    Headers,
+    Observations,
     Rows,
     array_field,
     frame_stack_field,
@@ -21,60 +23,104 @@ from rollserve_server.sampling.encode.fields import (
     non_finite_rows,
     tensor_field,
 )
-from rollserve_server.sampling.encode.messages import EncodedMessage
-from rollserve_server.sampling.encode.moments import moments_of
-from rollserve_server.sampling.encode.sizes import FILL_BYTES
-from rollserve_server.sampling.protocol.orders import PLAIN, ColumnFormat
+from rollserve_server.sampling.encode.many import ManyContent, ManySegment, cut_many_into_messages
+from rollserve_server.sampling.encode.segments import FILL_BYTES, Segment, SegmentContent, cut_into_messages
+from rollserve_server.sampling.protocol import PLAIN, ColumnFormat, Message
+from rollserve_wire.moments import segment_moments
 from rollserve_wire.protobuf import keys_of, length_delimited, size_of
+from rollserve_wire.recurrences import forward_recurrence
 from rollserve_wire.v1.episode_batch_pb2 import EpisodeBatch
 from rollserve_wire.v1.multi_agent_batch_pb2 import MultiAgentBatch, PolicyBatch
 from rollserve_wire.v1.sampler_service_pb2 import EvaluateResponse, ObtainExactEpisodesResponse, ObtainSamplesResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Sequence
+
     from numpy.typing import NDArray
 
+    from rollserve_server.sampling.collect.acting import Evaluator
     from rollserve_server.sampling.encode.fields import Part
-    from rollserve_server.sampling.encode.many_content import ManyContent, ManyHeaders
-    from rollserve_server.sampling.encode.segment_content import SegmentContent
-    from rollserve_server.sampling.encode.table_content import TableContent
+    from rollserve_server.sampling.encode.many import ManyHeaders
+    from rollserve_server.sampling.encode.tables import TableContent
+    from rollserve_server.sampling.protocol import MomentsFormat
+    from rollserve_server.sampling.record.columns import ColumnKey, Piece
+    from rollserve_server.sampling.record.episodes import Episode
+    from rollserve_server.sampling.record.lives import ManyEpisode
     from rollserve_wire.v1.tensor_pb2 import Compression
 
-__all__ = ["Encoder", "Encoding", "Evaluate"]
-
-_KEYS = keys_of(EpisodeBatch.DESCRIPTOR)
-_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["batch"]
-if keys_of(ObtainExactEpisodesResponse.DESCRIPTOR)["batch"] != _BATCH:
-    raise AssertionError("expected the same number of the field `batch` in the responses of both sampling calls")
-
-_MANY_KEYS, _POLICY_KEYS = keys_of(MultiAgentBatch.DESCRIPTOR), keys_of(PolicyBatch.DESCRIPTOR)
-_GLOBAL_STATES = ("global_states", "last_global_states")
-_MANY_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
-for _response in (ObtainExactEpisodesResponse, EvaluateResponse):
-    if keys_of(_response.DESCRIPTOR)["multi_agent_batch"] != _MANY_BATCH:
-        raise AssertionError("expected the same number of `multi_agent_batch` in the responses of all calls")
+__all__ = [
+    "ONE_AGENT",
+    "E",
+    "EncodedMessage",
+    "Encoder",
+    "Encoding",
+    "MessageForm",
+    "P",
+    "many_agents",
+    "new_array",
+    "write_messages",
+]
 
 _MAX_SHRINKAGE = 4
 """Upper bound for how many times more plain data messages hold because they shrink: beyond it, nothing is gained."""
 
+_KEYS = keys_of(EpisodeBatch.DESCRIPTOR)
 
-class Evaluate(Protocol):
-    """Evaluator of observations; see `Evaluator` of `collect`.
+_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["batch"]
+
+if keys_of(ObtainExactEpisodesResponse.DESCRIPTOR)["batch"] != _BATCH:
+    raise AssertionError("expected the same number of the field `batch` in the responses of both sampling calls")
+
+_MANY_KEYS, _POLICY_KEYS = keys_of(MultiAgentBatch.DESCRIPTOR), keys_of(PolicyBatch.DESCRIPTOR)
+
+_GLOBAL_STATES = ("global_states", "last_global_states")
+
+_MANY_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
+
+for _response in (ObtainExactEpisodesResponse, EvaluateResponse):
+    if keys_of(_response.DESCRIPTOR)["multi_agent_batch"] != _MANY_BATCH:
+        raise AssertionError("expected the same number of `multi_agent_batch` in the responses of all calls")
+
+
+E = TypeVar("E", bound="Episode | ManyEpisode")
+P = TypeVar("P", bound="Segment | ManySegment")
+
+
+class MessageForm(NamedTuple, Generic[E, P]):
+    """How episodes become messages.
 
     Attributes:
-        mask_infos: names of the environment's infos that have the action mask; empty if there is none, or if it is part
-            of the observations.
+        cut: yields the parts of episodes that each message has; see `cut_into_messages`.
+        encode: returns the message with parts.
     """
 
-    mask_infos: tuple[str, ...]
+    cut: Callable[[Sequence[E], int, int, Callable[[], int], ColumnFormat], Iterator[Sequence[P]]]
+    encode: Callable[[Encoder, Sequence[P], Encoding], EncodedMessage]
 
-    def __call__(
-        self,
-        observations: Sequence[np.ndarray],
-        states: Sequence[np.ndarray],
-        episode_indices: Sequence[int],
-        masks: Sequence[tuple[np.ndarray, NDArray[np.bool_]] | None] = (),
-    ) -> np.ndarray:
-        """Return the values (S,) of observations."""
+
+def _encode(encoder: Encoder, segments: Sequence[Segment], encoding: Encoding) -> EncodedMessage:
+    return encoder.encode(SegmentContent(segments), encoding)
+
+
+ONE_AGENT: MessageForm[Episode, Segment] = MessageForm(cut_into_messages, _encode)
+"""Messages of environments with one agent."""
+
+
+def many_agents(
+    agents: Sequence[str], policies: Sequence[tuple[str, int]], evaluator_of: Callable[[str, int], Evaluator | None]
+) -> MessageForm[ManyEpisode, ManySegment]:
+    """Return the form of messages of environments with many agents.
+
+    Args:
+        agents: names of the possible agents.
+        policies: name and version of the policies, at the positions that lives have.
+        evaluator_of: returns the evaluator of a policy's version; see `Encoder.encode_many`.
+    """
+
+    def encode(encoder: Encoder, segments: Sequence[ManySegment], encoding: Encoding) -> EncodedMessage:
+        return encoder.encode_many(ManyContent(segments, agents, policies), encoding, evaluator_of)
+
+    return MessageForm(cut_many_into_messages, encode)
 
 
 @dataclass(frozen=True)
@@ -85,13 +131,13 @@ class Encoding:
         policy_version: version of the agent that acted.
         worker_index: index of the worker that the episodes are bound to; None if they are bound to none.
         columns: how columns may be written.
-        evaluate: evaluator of observations, which has to be there if last values are written.
+        evaluate: evaluator of observations, if last values are written; without one, they are NaN.
     """
 
     policy_version: int
     worker_index: int | None
     columns: ColumnFormat = PLAIN
-    evaluate: Evaluate | None = None
+    evaluate: Evaluator | None = None
 
 
 class Encoder:
@@ -109,12 +155,12 @@ class Encoder:
         """Return the message with the content. It refers to the content's columns until it is written."""
         headers, options = content.headers(), encoding.columns
         batch, num_raw_bytes, num_non_finite = self._batch(content, headers, encoding)
-        moments = moments_of(content, options.moments)
+        moments = _moments_of(content, options.moments)
         fields = length_delimited(_BATCH, batch)
         return self._message(fields, num_raw_bytes, headers, content, moments, num_non_finite)
 
     def encode_many(
-        self, content: ManyContent, encoding: Encoding, evaluator_of: Callable[[str, int], Evaluate]
+        self, content: ManyContent, encoding: Encoding, evaluator_of: Callable[[str, int], Evaluator | None]
     ) -> EncodedMessage:
         """Return the message with parts of episodes with many agents; as `encode`.
 
@@ -149,7 +195,7 @@ class Encoder:
         for name, rows in zip(_GLOBAL_STATES, content.global_states() or (), strict=False):
             num_raw_bytes += rows.num_bytes
             fields += tensor_field(_MANY_KEYS[name], self._compressed(name, rows, encoding.columns.compression))
-        moments = moments_of(content, encoding.columns.moments)
+        moments = _moments_of(content, encoding.columns.moments)
         batch = length_delimited(_MANY_BATCH, fields)
         return self._message(batch, num_raw_bytes, headers, content, moments, num_non_finite)
 
@@ -190,17 +236,18 @@ class Encoder:
         """Return the message of these parts, and remember how much it shrank."""
         num_bytes = sum(map(size_of, parts))
         self._shrinkage = min(max(num_raw_bytes / num_bytes, 1.0), _MAX_SHRINKAGE)
-        return EncodedMessage(
-            parts,
-            num_bytes=num_bytes,
-            num_raw_bytes=max(num_bytes, num_raw_bytes),
-            num_steps=int(headers.lengths.sum()),
-            num_episodes=int(np.count_nonzero(headers.terminated | headers.truncated)),
-            dropped_infos=content.dropped_infos(),
-            endings=content.endings(),
-            moments=moments,
-            num_non_finite_steps=num_non_finite_steps,
+        info = Message(
+            0,
+            num_bytes,
+            int(headers.lengths.sum()),
+            int(np.count_nonzero(headers.terminated | headers.truncated)),
+            content.dropped_infos(),
+            max(num_bytes, num_raw_bytes),
+            content.endings(),
+            moments,
+            num_non_finite_steps,
         )
+        return EncodedMessage(parts, info)
 
     def _observations(self, observations: Observations, *, frames_once: bool) -> Iterator[Column]:
         """Yield a leaf's observations as frames that are written once each, if they may be; else as two columns."""
@@ -242,15 +289,16 @@ def _ends(content: SegmentContent | TableContent, headers: Headers, encoding: En
         for name, column in states:
             yield Column.of("last_states", name, Rows.of(column))
     if options.last_values:
-        assert encoding.evaluate is not None  # noqa: S101  # the format asks for values
-        evaluate, goes_on = encoding.evaluate, np.flatnonzero(~headers.terminated)
-        masks = [content.last_infos(name) for name in evaluate.mask_infos]
-        found = evaluate(
-            [column[goes_on] for column in content.last_observations()],
-            [column[goes_on] for _, column in states],
-            headers.episode_indices[goes_on].tolist(),
-            [each and (each[0][goes_on], each[1][goes_on]) for each in masks],
-        )
+        goes_on = np.flatnonzero(~headers.terminated)
+        found = np.full(len(goes_on), np.nan, np.float32)
+        if (evaluate := encoding.evaluate) is not None:
+            masks = [content.last_infos(name) for name in evaluate.mask_infos]
+            found = evaluate(
+                [column[goes_on] for column in content.last_observations()],
+                [column[goes_on] for _, column in states],
+                headers.episode_indices[goes_on].tolist(),
+                [each and (each[0][goes_on], each[1][goes_on]) for each in masks],
+            )
         values = np.zeros(len(headers.terminated), found.dtype)
         values[goes_on] = found
         yield Column.of("last_values", "", Rows.of(values))
@@ -281,3 +329,102 @@ def _header_fields(headers: Headers, encoding: Encoding) -> Iterator[Part]:
         columns["worker_indices"] = np.full(num_segments, encoding.worker_index, "<u4")
     for name, column in columns.items():
         yield from array_field(_KEYS[name], column)
+
+
+def _moments_of(
+    content: SegmentContent | TableContent | ManyContent, forms: Sequence[MomentsFormat]
+) -> tuple[bytes, ...]:
+    """Return the moments of the whole episodes or fragments that end in a message; see `Message.moments`."""
+    found: list[bytes] = []
+    for form in forms:
+        found += _moments(content.ending_pieces(form.policy), content.ending_discounted_before(form.policy), form)
+    return tuple(found)
+
+
+def _moments(segments: Sequence[Sequence[Piece]], before: NDArray[np.float64], form: MomentsFormat) -> Iterator[bytes]:
+    """Yield the moments of each leaf, and then of the returns, of whole episodes or fragments."""
+    if not segments:
+        yield from [b""] * (len(form.leaves) + (form.discount is not None))
+        return
+    moments = [
+        segment_moments(
+            [_arrays(pieces, _key_of(pieces, "observations", name)) for pieces in segments], math.prod(shape)
+        )
+        for name, shape in form.leaves
+    ]
+    if form.discount is not None:
+        moments.append(segment_moments([[returns] for returns in _returns(segments, form.discount, before)], 1))
+    yield from (rows.tobytes() for rows in moments)
+
+
+def _returns(segments: Sequence[Sequence[Piece]], discount: float, before: NDArray[np.float64]) -> Iterator[np.ndarray]:
+    """Yield the discounted return after each step of whole episodes or fragments, given those before them, (N,)."""
+    rewards = [_arrays(pieces, _key_of(pieces, "rewards", "")) for pieces in segments]
+    lengths = np.array([sum(map(len, arrays)) for arrays in rewards])
+    terms = np.concatenate([array for arrays in rewards for array in arrays], dtype=np.float64)
+    returns = forward_recurrence(discount, terms, lengths, before)
+    yield from np.split(returns, np.cumsum(lengths)[:-1])
+
+
+def _arrays(pieces: Sequence[Piece], key: ColumnKey) -> list[np.ndarray]:
+    return [array for piece in pieces for array in piece.arrays(key)]
+
+
+def _key_of(pieces: Sequence[Piece], group: str, name: str) -> ColumnKey:
+    columns = pieces[0].buffer.columns
+    return next(key for key in columns if key[0] == group and key[1].name == name)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedMessage:
+    """A message whose columns are written where it is put.
+
+    Attributes:
+        parts: content of the message, in order.
+        info: what is known of it, as of a message at the beginning of a buffer.
+    """
+
+    parts: Sequence[Part]
+    info: Message
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the message."""
+        return self.info.size
+
+    @property
+    def num_raw_bytes(self) -> int:
+        """Size that the message would have with all columns plain."""
+        return self.info.raw_size
+
+    def place(self, offset: int) -> Message:
+        """Return the message's position in a buffer, and its content."""
+        return dataclasses.replace(self.info, offset=offset)
+
+    def write(self, buffer: NDArray[np.uint8]) -> None:
+        """Write the message into a buffer of its size."""
+        offset, view = 0, buffer.data
+        for part in self.parts:
+            end = offset + size_of(part)
+            if isinstance(part, bytes):
+                view[offset:end] = part
+            else:
+                part.write(buffer[offset:end])
+            offset = end
+
+
+def write_messages(
+    messages: Sequence[EncodedMessage], new_buffer: Callable[[int], NDArray[np.uint8]]
+) -> NDArray[np.uint8]:
+    """Return a buffer, made by `new_buffer` for its number of bytes, with the messages, one behind the other."""
+    buffer = new_buffer(sum(message.num_bytes for message in messages))
+    offset = 0
+    for message in messages:
+        message.write(buffer[offset : offset + message.num_bytes])
+        offset += message.num_bytes
+    return buffer
+
+
+def new_array(num_bytes: int) -> NDArray[np.uint8]:
+    """Return a buffer for messages in memory of this process."""
+    return np.empty(num_bytes, np.uint8)

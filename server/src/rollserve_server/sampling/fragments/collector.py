@@ -1,33 +1,55 @@
-"""The base of the loops that record fragments."""
+"""The base of the loops that record fragments: rows go on from call to call, and can be restored."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections import deque
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 from gymnasium import spaces
+from typing_extensions import override
 
+from rollserve_server.agents import PolicyAgents
+from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.attempts import Attempts
-from rollserve_server.sampling.fragments.action_history import ActionHistory
-from rollserve_server.sampling.fragments.replay import DivergedError
+from rollserve_server.sampling.collect.collector import Attempts
 from rollserve_server.sampling.record.columns import MAX_BUFFER_BYTES
 from rollserve_server.sampling.record.infos import InfoReader
 from rollserve_server.sampling.record.spilling import Spill
 
 if TYPE_CHECKING:
-    from rollserve_server.agents import Agent, PolicyAgents
-    from rollserve_server.envs import Leaf, ManyEnvs, RowEnvs, VectorEnvs
-    from rollserve_server.sampling.fragments.outbox import Outbox
-    from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowsProgress, RowState
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
-__all__ = ["FragmentCollector"]
+    from numpy.typing import NDArray
+
+    from rollserve_server.agents import Agent, NoiseKind
+    from rollserve_server.envs import Leaf, ManyEnvs, RowEnvs, VectorEnvs
+    from rollserve_server.sampling.collect.noise import BlockNoise, RowNoise
+    from rollserve_server.sampling.collect.stepping import JointRows, SingleRows
+    from rollserve_server.sampling.fragments.outbox import Outbox
+    from rollserve_server.sampling.protocol import RowSequenceSpec, RowsProgress, RowState
+    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.episodes import Recorder
+    from rollserve_server.sampling.record.step_columns import StepColumns
+
+__all__ = [
+    "ActionHistory",
+    "AgentFragmentCollector",
+    "DivergedError",
+    "FragmentCollector",
+    "action_log_leaves",
+    "is_same",
+]
 
 _T = TypeVar("_T")
+
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
+
+_MAX_BYTES = 64 << 20
+"""Memory that the actions of earlier calls may take; beyond it, the oldest are forgotten."""
 
 
 class FragmentCollector(ABC):
@@ -236,3 +258,157 @@ def _log_dtype(leaf: Leaf) -> np.dtype:
             return leaf.dtype
     dtype = np.result_type(np.min_scalar_type(low), np.min_scalar_type(high))
     return dtype if dtype.itemsize < leaf.dtype.itemsize else leaf.dtype
+
+
+class AgentFragmentCollector(FragmentCollector):
+    """Records fragments of rows with one agent each."""
+
+    _rows: SingleRows | JointRows
+    _noise: RowNoise | BlockNoise
+    _columns: Recorder | StepColumns
+
+    def __init__(
+        self,
+        sequence: RowSequenceSpec,
+        rows: SingleRows | JointRows,
+        states: Sequence[RowState],
+        num_retries: int,
+        memory_bytes: int,
+    ) -> None:
+        """Begin with rows that have to be restored; see `FragmentCollector`."""
+        super().__init__(sequence, rows.envs, rows.envs.action_leaves, states, num_retries, memory_bytes)
+        self._columns = rows.columns = self._new_columns(())
+        self._running_returns = RunningReturns(len(states), sequence.return_discount)
+        self._noise_kind: NoiseKind | None = None
+        # For each row: the recurrent state to begin with; empty once there is an agent.
+        self._initial_states = [state.recurrent_state for state in states]
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes that the columns of one row's step take; of rows that are stepped together, with infos."""
+        return self._columns.step_bytes
+
+    @override
+    def set_agent(self, agent: Agent | PolicyAgents) -> None:
+        assert not isinstance(agent, PolicyAgents)  # noqa: S101  # the pool has checked that they fit
+        self._rows.set_agent(agent, self._initial_states or self._rows.states.copies())
+        self._initial_states = []
+        keys = tuple(self._rows.column_keys(agent, self.infos))
+        if self._columns.keys != keys:
+            self._columns = self._rows.columns = self._new_columns(keys)
+        if agent.noise_kind is None or agent.noise_kind != self._noise_kind:
+            self._begin_noise(agent)
+        else:  # the rows' noise stays where it is: to begin it again takes 10 µs a row, or more in long episodes
+            self._noise.agent = agent
+        self._noise_kind = agent.noise_kind
+
+    @abstractmethod
+    def _new_columns(self, keys: Sequence[ColumnKey]) -> Recorder | StepColumns:
+        """Return columns for steps that have these."""
+
+    @abstractmethod
+    def _begin_noise(self, agent: Agent) -> None:
+        """Let each row's noise, as the agent draws it, begin before the row's next step."""
+
+
+class RunningReturns:
+    """The discounted return of each row's episode, R[t] = discount * R[t - 1] + reward[t], added up step by step.
+
+    A replay adds up the same rewards in the same order, so a restored row has the same return, to the last bit.
+
+    Attributes:
+        values: (M,), R after the last step of each row; 0 before an episode's first step, and without a discount.
+    """
+
+    def __init__(self, num_rows: int, discount: float | None) -> None:
+        """Begin with rows that have made no steps. Without a discount, nothing is added up."""
+        self.values = np.zeros(num_rows)
+        self._discount = discount
+
+    def begin(self, rows: int | slice | NDArray[np.int64] | NDArray[np.bool_]) -> None:
+        """Begin new episodes of rows."""
+        self.values[rows] = 0.0
+
+    def add(self, rewards: NDArray[np.float64], rows: int | slice = slice(None)) -> None:
+        """Add a step of rows, given the rewards of all rows, (M,)."""
+        if self._discount is not None:
+            with np.errstate(all="ignore"):  # of rewards that are not finite
+                self.values[rows] = self._discount * self.values[rows] + rewards[rows]
+
+
+class ActionHistory:
+    """The actions of M rows, from which environments that failed are restored.
+
+    The history refers to the arrays that the calls write: nothing is copied before it is needed.
+    """
+
+    def __init__(self, states: Sequence[RowState]) -> None:
+        """Begin with the actions of the states that the rows are restored from."""
+        self._before = [[np.array(column) for column in state.actions] for state in states]
+        self._calls: deque[Sequence[np.ndarray]] = deque()
+        self._num_forgotten = self._num_bytes = 0
+        # For each row: the call in which its environment was reset, and the step of that call.
+        self._reset_calls, self._reset_steps = np.zeros((2, len(states)), np.int64)
+
+    def begin_call(self, columns: Sequence[np.ndarray]) -> None:
+        """Begin a call, given for each leaf the array (T, M, *A) of its actions; empty if they are not kept."""
+        if not columns:
+            return
+        self._calls.append(columns)
+        self._num_bytes += sum(column.nbytes for column in columns)
+        oldest = self._reset_calls.min()
+        while len(self._calls) > 1 and (self._num_forgotten < oldest or self._num_bytes > _MAX_BYTES):
+            self._num_bytes -= sum(column.nbytes for column in self._calls.popleft())
+            self._num_forgotten += 1
+
+    def shorten(self, columns: Sequence[np.ndarray]) -> None:
+        """Replace the call's arrays by shorter ones; empty if they are not kept."""
+        if not columns:
+            return
+        before = self._calls.pop()
+        self._calls.append(columns)
+        self._num_bytes += sum(column.nbytes for column in columns) - sum(column.nbytes for column in before)
+
+    def reset(self, rows: int | NDArray[np.int64], step: int) -> None:
+        """Forget the rows' actions so far: they were reset before this step of the call."""
+        self._reset_calls[rows] = self._num_forgotten + len(self._calls) - 1
+        self._reset_steps[rows] = step
+        for row in (rows,) if isinstance(rows, int) else rows.tolist():
+            self._before[row] = []
+
+    def since_reset(self, row: int, step: int, num_steps: int) -> list[np.ndarray] | None:
+        """Return a row's actions from its reset up to a step of the call.
+
+        Args:
+            row: index of the row.
+            step: number of the step, exclusive.
+            num_steps: number of actions that there must be.
+
+        Returns:
+            For each leaf (num_steps, *A); None if some of the actions are forgotten.
+        """
+        first = int(self._reset_calls[row]) - self._num_forgotten
+        if not self._calls or first < 0:
+            return None
+        parts: list[Sequence[np.ndarray]] = [self._before[row]] if self._before[row] else []
+        for number, columns in enumerate(itertools.islice(self._calls, first, None), first):
+            start = int(self._reset_steps[row]) if number == first else 0
+            stop = step if number == len(self._calls) - 1 else None
+            parts.append([column[start:stop, row] for column in columns])
+        joined = [np.concatenate(leaf) for leaf in zip(*parts, strict=True)]
+        return joined if len(joined[0]) == num_steps else None
+
+
+def action_log_leaves(action_leaves: Sequence[Sequence[Leaf]]) -> list[Leaf]:
+    """Return the columns of a step's actions: which agents act, and the leaves of the action spaces of all agents."""
+    (acted,) = leaves_of_space(spaces.MultiBinary(len(action_leaves)))
+    return [acted, *(leaf for leaves in action_leaves for leaf in leaves)]
+
+
+class DivergedError(Exception):
+    """A replayed episode ended where the recorded episode went on."""
+
+
+def is_same(observations: Sequence[np.ndarray], recorded: Sequence[np.ndarray]) -> bool:
+    """Return whether observations are the recorded ones, bit for bit."""
+    return all(one.tobytes() == other.tobytes() for one, other in zip(observations, recorded, strict=True))

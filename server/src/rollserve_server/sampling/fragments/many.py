@@ -1,41 +1,48 @@
-"""Fragments of rows whose environments have many agents."""
+"""Fragments of rows whose environments have many agents.
+
+What a state of a row has beside its actions, recurrent states and pending steps, travels as named arrays, as the
+recurrent state of a row with one agent does; the names are lists in JSON.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from typing_extensions import override
 
 from rollserve_server.agents import PolicyAgents
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.attempts import with_episode
-from rollserve_server.sampling.collect.evaluator import evaluators_of
+from rollserve_server.sampling.collect.acting import evaluators_of
+from rollserve_server.sampling.collect.collector import with_episode
 from rollserve_server.sampling.collect.lanes import PolicyLanes
-from rollserve_server.sampling.collect.running import RunningEpisode
-from rollserve_server.sampling.collect.seeding import EpisodeGenerator
-from rollserve_server.sampling.encode.message_forms import many_agents
-from rollserve_server.sampling.fragments.action_history import action_log_leaves
-from rollserve_server.sampling.fragments.agent_states import states_after, states_before
-from rollserve_server.sampling.fragments.collector import FragmentCollector
+from rollserve_server.sampling.collect.noise import EpisodeGenerator
+from rollserve_server.sampling.collect.running import RunningEpisode, Stepped, act_in_rows
+from rollserve_server.sampling.encode.encoder import many_agents
+from rollserve_server.sampling.fragments.collector import DivergedError, FragmentCollector, action_log_leaves
 from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
-from rollserve_server.sampling.fragments.replay import DivergedError
-from rollserve_server.sampling.protocol.fragments import RowsProgress, RowState
-from rollserve_server.sampling.record.lives import ManyEpisode
+from rollserve_server.sampling.protocol import RowsProgress, RowState
+from rollserve_server.sampling.record.lives import ManyEpisode, PendingStep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import ManyEnvs, Turn
-    from rollserve_server.sampling.encode.encoder import Evaluate
-    from rollserve_server.sampling.protocol.fragments import RecurrentState, RowSequenceSpec
+    from rollserve_server.envs import ManyEnvs
+    from rollserve_server.sampling.collect.acting import Evaluator
+    from rollserve_server.sampling.protocol import RecurrentState, RowSequenceSpec
+    from rollserve_server.sampling.record.infos import InfoReader
 
 __all__ = ["ManyFragmentCollector"]
 
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
+
+_STATE, _STEP, _AFTER = "state", "step", "after"
+"""First elements of the names: a recurrent state; a column of a pending step; a recurrent state after that step."""
 
 
 class ManyFragmentCollector(FragmentCollector):
@@ -60,14 +67,14 @@ class ManyFragmentCollector(FragmentCollector):
         # For each row, the episode that its environment was reset for, and the steps since then before the present one.
         self._reset_indices = [state.reset_index for state in states]
         self._first_steps = [state.first_step for state in states]
-        self._running: list[RunningEpisode | None] = [None] * len(states)
+        self._running: dict[int, RunningEpisode] = {}
         # For each row, the step of the call before which its environment was reset.
         self._reset_steps = np.zeros(len(states), np.int64)
         self._agents: PolicyAgents | None = None
         self._policies: Sequence[PolicyLanes] = ()
         # Name and version of each of the policies, and of earlier ones that have made a step which is not complete.
         self._names: list[tuple[str, int]] = []
-        self._find_evaluator: Callable[[str, int], Evaluate]
+        self._find_evaluator: Callable[[str, int], Evaluator]
         # For each agent, the positions of its columns among those of the log.
         stops = np.cumsum([1, *map(len, envs.action_leaves)]).tolist()
         self._log_columns = [range(start, stop) for start, stop in itertools.pairwise(stops)]
@@ -92,34 +99,29 @@ class ManyFragmentCollector(FragmentCollector):
     @override
     def set_agent(self, agent: Agent | PolicyAgents) -> None:
         assert isinstance(agent, PolicyAgents)  # noqa: S101  # the pool has checked that they fit
-        states = [self._states_of(running) if _acts(running) else None for running in self._running]
+        states = {row: self._states_of(running) for row, running in self._running.items() if running.has_policies}
         self._agents, self._find_evaluator = agent, evaluators_of(agent)
         self._names[:] = agent.names
         buffer_bytes = self._buffer_bytes // len(agent.policies)
         self._policies = [
             PolicyLanes(policy, self._envs, self.infos, buffer_bytes, self._spill.keep) for policy in agent.policies
         ]
-        for running, its in zip(self._running, states, strict=True):
-            if running is not None and its is not None:
-                self._let_act(running, its)
+        for row, its in states.items():
+            self._let_act(self._running[row], its)
 
     def step(self) -> None:
         """Step all rows."""
-        for row, running in enumerate(self._running):
-            if running is None:
+        for row in range(self.num_rows):
+            if row not in self._running:
                 self._begin(row)
-            elif not running.has_policies:
-                self._let_act(running, {})
+            elif not self._running[row].has_policies:
+                self._let_act(self._running[row], {})
         for column in self._call_actions:
             column[self._step] = 0
-        actions: list[dict[int, Any]] = [{} for _ in self._running]
+        actions = act_in_rows(self._policies, self._running, self._agent_failed)
         for policy in self._policies:
-            for row, agent, action in policy.act(self._agent_failed):
-                actions[row][agent] = action
-                running = self._run_by(row)
-                running.act(agent, running.episode.stop)
             self._log(policy)
-        for row, of_row in enumerate(actions):
+        for row, of_row in actions.items():
             self._step_row(row, of_row)
         self._step += 1
         if self._step == self.num_steps:
@@ -128,7 +130,8 @@ class ManyFragmentCollector(FragmentCollector):
     def progress(self) -> RowsProgress:
         """Return where the rows stand at the end of a call."""
         first_steps = np.array(self._first_steps)
-        num_steps = first_steps + [0 if running is None else running.episode.stop for running in self._running]
+        rows = [self._running.get(row) for row in range(self.num_rows)]
+        num_steps = first_steps + [0 if running is None else running.episode.stop for running in rows]
         return RowsProgress(
             np.array(self._reset_indices),
             np.array(self._indices),
@@ -136,7 +139,10 @@ class ManyFragmentCollector(FragmentCollector):
             num_steps,
             np.where(num_steps > 0, self._step - self._reset_steps, 0),
             self._actions_so_far(),
-            [states_after(running, self._states_of(running)) if _acts(running) else () for running in self._running],
+            [
+                _states_after(running, self._states_of(running)) if running is not None and running.has_policies else ()
+                for running in rows
+            ],
         )
 
     @override
@@ -147,16 +153,11 @@ class ManyFragmentCollector(FragmentCollector):
     def _begin(self, row: int) -> None:
         """Begin the row's next episode."""
         running = self._new_episode(row)
-        turns = self._begun(lambda: self._reset(running), running.index)
+        turns = self._begun(lambda: running.reset(self._envs), running.index)
         self._running[row] = running
         self._reset_steps[row] = self._step
         self._let_act(running, {})
         running.take(turns)
-
-    def _reset(self, running: RunningEpisode) -> Sequence[Turn]:
-        turns = self._envs.reset(running.episode.row, running.episode.env_seed)
-        running.see(self._envs)
-        return turns
 
     def _new_episode(self, row: int) -> RunningEpisode:
         episode = ManyEpisode(self._indices[row], self._env_seed(row), row, time.perf_counter())
@@ -170,44 +171,31 @@ class ManyFragmentCollector(FragmentCollector):
         running.use(self._policies, self._agents.choose(running.index, numbers), self._names, root_seed)
         for agent in running.alive:
             lanes, lane = running.lanes_of(agent)
-            lanes.take_states(lane, states.get(agent, ()))
+            lanes.states.take(lane, states.get(agent, ()))
 
     def _states_of(self, running: RunningEpisode) -> dict[int, RecurrentState]:
         """Return the recurrent states of the agents that are alive."""
         found = {}
         for agent in running.alive:
             lanes, lane = running.lanes_of(agent)
-            found[agent] = lanes.states_of(lane)
+            found[agent] = lanes.states.named(lane)
         return found
 
     def _step_row(self, row: int, actions: dict[int, Any]) -> None:
-        running, limit = self._run_by(row), self._sequence.max_episode_length
+        running, episode = self._running[row], None
         try:
-            turns = self._envs.step(row, actions)
-            running.see(self._envs)
-            running.episode.length += 1
-            running.take(turns)
-            is_over = all(turn.ended for turn in turns)
-            is_cut = not is_over and running.episode.stop == limit
-            if is_cut:
-                running.take(self._envs.cut(row), cut=True)
+            stepped = running.step(self._envs, actions, self._sequence.max_episode_length)
+            if stepped is not Stepped.GOES_ON:
+                episode = running.finish(self._envs)
         except EnvFailedError as error:
             # The rows before have made this step: all of them go back to where the call began.
             self._retry(self._with_episode(error), running.index)
             self._strand(error)
-        if is_over or is_cut:
-            self._finish(row, running, goes_on=is_cut and self._sequence.soft_horizon)
-
-    def _finish(self, row: int, running: RunningEpisode, *, goes_on: bool) -> None:
-        """End a row's episode; the next one may go on in the same state, without a reset."""
-        episode = running.finish()
         if episode is None:
-            error = self._envs.fail(row, "agents: expected some that act before the episode ends, got none")
-            self._retry(self._with_episode(error), running.index)
-            self._strand(error)
+            return
         self.attempts.succeed(running.index)
         self.outbox.add(episode)
-        if goes_on:
+        if stepped is Stepped.CUT and self._sequence.soft_horizon:  # the next episode goes on in the same state
             self._first_steps[row] += episode.stop
             self._indices[row] += self._sequence.stride
             self._running[row] = self._following(row, running)
@@ -221,9 +209,9 @@ class ManyFragmentCollector(FragmentCollector):
         return following
 
     def _cut(self) -> None:
-        for running in self._running:
-            if running is not None and running.episode.length:
-                self.outbox.add(running.cut())
+        for row in sorted(self._running):
+            if self._running[row].episode.length:
+                self.outbox.add(self._running[row].cut())
 
     def _log(self, policy: PolicyLanes) -> None:
         """Keep the actions of a policy's agents in the current step, if they are reported."""
@@ -238,7 +226,7 @@ class ManyFragmentCollector(FragmentCollector):
 
     def _reset_next(self, row: int) -> None:
         """Let a row begin its next episode with a reset before the next step."""
-        self._running[row] = None
+        self._running.pop(row, None)
         self._indices[row] += self._sequence.stride
         self._reset_indices[row], self._first_steps[row] = self._indices[row], 0
 
@@ -264,7 +252,7 @@ class ManyFragmentCollector(FragmentCollector):
                 running = self._following(row, running)
         if running.episode.stop != state.num_steps - state.first_step:
             raise DivergedError
-        self._let_act(running, states_before(running, state.recurrent_state, self.infos))
+        self._let_act(running, _states_before(running, state.recurrent_state, self.infos))
         running.go_on()
         running.see(self._envs)
         self._running[row] = running
@@ -276,26 +264,21 @@ class ManyFragmentCollector(FragmentCollector):
         typed = [column.astype(leaf.dtype) for column, leaf in zip(its, leaves, strict=True)]
         return self._envs.actions(agent, typed, num_rows=1)[0]
 
-    def _run_by(self, row: int) -> RunningEpisode:
-        running = self._running[row]
-        assert running is not None  # noqa: S101  # each row has begun its episode
-        return running
-
-    def _evaluator_of(self, name: str, version: int) -> Evaluate:
-        """Return the evaluator of a policy's version; of an earlier version, that of the policy's newest."""
+    def _evaluator_of(self, name: str, version: int) -> Evaluator | None:
+        """Return the evaluator of a policy's version, or of its newest; None for one that the map names no more."""
         assert self._agents is not None  # noqa: S101  # it has acted
         present = self._agents.names
         if (name, version) not in present:
             version = max((each for policy, each in present if policy == name), default=0)
-        return self._find_evaluator(name, version) if version else _Unknown()
+        return self._find_evaluator(name, version) if version else None
 
     def _agent_failed(self, error: AgentFailedError, row: int, agent: int) -> EpisodeFailedError:
         assert self._agents is not None  # noqa: S101  # it has acted
-        policy = self._agents.policies[self._run_by(row).policy_of(agent)]
+        policy = self._agents.policies[self._running[row].policy_of(agent)]
         return self._with_episode(AgentFailedError(policy.describe(error, self._envs.agents[agent]), row))
 
     def _with_episode(self, error: _Failed) -> _Failed:
-        running = self._running[error.row]
+        running = self._running.get(error.row)
         num_steps = 0 if running is None else running.episode.stop
         return with_episode(error, self._indices[error.row], self._env_seed(error.row), num_steps)
 
@@ -304,15 +287,63 @@ class ManyFragmentCollector(FragmentCollector):
         return self._generator.env_seed(self._sequence.root_seed, self._reset_indices[row])
 
 
-def _acts(running: RunningEpisode | None) -> TypeGuard[RunningEpisode]:
-    """Return whether policies act in the episode of a row."""
-    return running is not None and running.has_policies
+def _states_after(running: RunningEpisode, states: Mapping[int, RecurrentState]) -> RecurrentState:
+    """Return what the state of a row has at the end of a fragment.
+
+    Args:
+        running: the row's episode.
+        states: recurrent states of the agents that are alive.
+    """
+    return tuple((json.dumps(name), value) for name, value in _named(running, states))
 
 
-class _Unknown:
-    """Evaluator of a policy that the map does not name any more: its values are NaN."""
+def _states_before(running: RunningEpisode, state: RecurrentState, infos: InfoReader) -> dict[int, RecurrentState]:
+    """Give an episode whose actions were repeated its pending steps; return the agents' recurrent states.
 
-    mask_infos: tuple[str, ...] = ()
+    Raises:
+        DivergedError: the state does not fit the episode.
+    """
+    try:
+        named = [(json.loads(name), value) for name, value in state]
+        found = {agent: _pending(agent, named, infos) for agent in running.alive}
+    except (ValueError, TypeError, IndexError) as error:
+        raise DivergedError from error
+    for agent, life in running.alive.items():
+        pending, segment = found[agent], life.segment
+        unsettled = life.environment_steps.pop() if life.environment_steps else None
+        if unsettled != (pending and pending.environment_step):
+            raise DivergedError
+        life.pending = pending
+        segment.return_before, segment.discounted_before = segment.total_reward, life.discounted
+    return {agent: tuple((name[2], value) for name, value in named if name[:2] == [_STATE, agent]) for agent in found}
 
-    def __call__(self, observations: Any, states: Any, episode_indices: Sequence[int], masks: Any = ()) -> np.ndarray:
-        return np.full(len(episode_indices), np.nan, np.float32)
+
+def _named(running: RunningEpisode, states: Mapping[int, RecurrentState]) -> Iterator[tuple[list[Any], np.ndarray]]:
+    for agent, life in running.alive.items():
+        for name, value in states[agent]:
+            yield [_STATE, agent, name], value
+        if (pending := life.pending) is None:
+            continue
+        step = [pending.policy, pending.version, pending.environment_step]
+        for (group, key), value in pending.columns.items():
+            yield [_STEP, agent, group, key.name, *step], value
+        for position, value in enumerate(pending.states):
+            yield [_AFTER, agent, position == pending.reward_state], value
+
+
+def _pending(agent: int, named: list[tuple[list[Any], np.ndarray]], infos: InfoReader) -> PendingStep | None:
+    """Return the pending step of an agent, if it has one; raises what malformed names cause."""
+    columns = [(name, value) for name, value in named if name[:2] == [_STEP, agent]]
+    if not columns:
+        return None
+    policy, version, step = columns[0][0][4:]
+    after = [(name[2], value) for name, value in named if name[:2] == [_AFTER, agent]]
+    rewards = [position for position, (is_reward, _) in enumerate(after) if is_reward]
+    return PendingStep(
+        policy,
+        version,
+        step,
+        {(name[2], infos.key(name[3], value.dtype, value.shape)): value for name, value in columns},
+        [value for _, value in after],
+        rewards[0] if rewards else None,
+    )

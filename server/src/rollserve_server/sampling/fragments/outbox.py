@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
-from rollserve_server.sampling.encode.endings import endings_of, endings_of_table
-from rollserve_server.sampling.encode.segment_content import SegmentContent
-from rollserve_server.sampling.encode.segments import cut_into_messages
-from rollserve_server.sampling.encode.table_content import TableContent
-from rollserve_server.sampling.encode.table_slices import cut_table
-from rollserve_server.sampling.encode.tables import EndingFragments, FragmentTable
+from rollserve_server.sampling.encode.segments import SegmentContent, cut_into_messages, endings_of
+from rollserve_server.sampling.encode.tables import (
+    FragmentTable,
+    TableContent,
+    cut_table,
+    endings_of_table,
+)
 
 if TYPE_CHECKING:
-    from rollserve_server.sampling.encode.message_forms import MessageForm
-    from rollserve_server.sampling.encode.messages import EncodedMessage
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rollserve_server.sampling.encode.encoder import EncodedMessage, MessageForm
     from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.sampling.record.infos import InfoReader
     from rollserve_server.sampling.record.lives import ManyEpisode
@@ -162,9 +163,9 @@ class TableOutbox(Outbox):
         """Start empty; `infos` reads infos again whose dtypes or shapes differ from step to step."""
         super().__init__()
         self._infos = infos
-        self._waiting: list[EndingFragments] = []
+        self._waiting: list[FragmentTable] = []
 
-    def add(self, fragments: EndingFragments) -> None:
+    def add(self, fragments: FragmentTable) -> None:
         """Add fragments, which have the same columns as the waiting ones."""
         self._waiting.append(fragments)
         self._hold(fragments.num_bytes, fragments.column_bytes)
@@ -173,13 +174,13 @@ class TableOutbox(Outbox):
         """Do nothing: the columns stay until the next call."""
 
     def _take_messages(self, encoding: Encoding, max_message_bytes: int) -> Iterator[EncodedMessage]:
-        table = FragmentTable.of(self._waiting)
+        table = FragmentTable.joined(self._waiting)
         self._waiting = []
         return self._encode(self._without_skipped(table), encoding, max_message_bytes)
 
     def _discard_waiting(self) -> tuple[int, bytes]:
-        steps, self._waiting = self._waiting, []
-        table = self._without_skipped(FragmentTable.of(steps)) if steps else None
+        tables, self._waiting = self._waiting, []
+        table = self._without_skipped(FragmentTable.joined(tables)) if tables else None
         if table is None or not len(table):
             return 0, b""
         num_skipped, self._num_steps_to_skip = self._num_steps_to_skip, 0

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.attempts import with_episode
-from rollserve_server.sampling.collect.collector import column_keys, write_untransformed
-from rollserve_server.sampling.collect.noise import RowNoise
-from rollserve_server.sampling.collect.seeding import EpisodeGenerator
-from rollserve_server.sampling.encode.message_forms import ONE_AGENT
-from rollserve_server.sampling.fragments.one_agent import AgentFragmentCollector
+from rollserve_server.sampling.collect.collector import with_episode
+from rollserve_server.sampling.collect.noise import EpisodeGenerator, RowNoise
+from rollserve_server.sampling.collect.stepping import SingleRows
+from rollserve_server.sampling.encode.encoder import ONE_AGENT
+from rollserve_server.sampling.fragments.collector import AgentFragmentCollector, DivergedError, is_same
 from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
-from rollserve_server.sampling.fragments.replay import DivergedError, is_same, replay_row
-from rollserve_server.sampling.protocol.fragments import RowsProgress, RowState
-from rollserve_server.sampling.record.episodes import Episode
+from rollserve_server.sampling.protocol import RowsProgress, RowState
+from rollserve_server.sampling.record.episodes import Episode, Recorder
 from rollserve_server.sampling.record.infos import NO_RESET_INFOS, ResetInfos
-from rollserve_server.sampling.record.recorder import Recorder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent, PolicyAgents
+    from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
-    from rollserve_server.sampling.collect.inputs import MaskInput
-    from rollserve_server.sampling.protocol.fragments import RowSequenceSpec
+    from rollserve_server.sampling.protocol import RowSequenceSpec
+    from rollserve_server.sampling.record.columns import ColumnKey
 
 __all__ = ["RowFragmentCollector"]
 
@@ -40,7 +38,8 @@ _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 class RowFragmentCollector(AgentFragmentCollector):
     """Steps M rows one by one, all in every step. A row whose episode ends begins its next one with the next step."""
 
-    _envs: RowEnvs
+    _rows: SingleRows
+    _columns: Recorder
 
     def __init__(
         self,
@@ -50,7 +49,8 @@ class RowFragmentCollector(AgentFragmentCollector):
         num_retries: int,
         memory_bytes: int,
     ) -> None:
-        super().__init__(sequence, envs, states, num_retries, memory_bytes)
+        self._envs, self._rows = envs, SingleRows(envs, self._with_episode)
+        super().__init__(sequence, self._rows, states, num_retries, memory_bytes)
         self._seeds = EpisodeGenerator()
         self._positions = [_Position(state.reset_index, state.episode_index) for state in states]
         # For each row: the steps since its environment's reset, 0 before it, and the steps of its episode.
@@ -58,28 +58,13 @@ class RowFragmentCollector(AgentFragmentCollector):
         self._episode_steps = np.zeros(len(states), np.int64)
         # For each row: the step of the call before which its environment was reset.
         self._reset_steps = np.zeros(len(states), np.int64)
-        # Rows and infos of the last step, and of later replays.
-        self._last_infos: Sequence[tuple[int, Mapping[str, Any]]] = ()
         self._restoring = self._restore_each(states, self._replay, self._break_off)
         self._noise: RowNoise
-        self._recorder = Recorder(self.num_rows, (), self.infos)
         self.outbox: EpisodeOutbox[Episode] = EpisodeOutbox(ONE_AGENT, self._release)
-
-    @property
-    def step_bytes(self) -> int:
-        """Bytes that the columns of one row's step take, without infos."""
-        return self._recorder.step_bytes
 
     def episode_index(self, row: int) -> int:
         """Return the index of the episode that a row runs or begins."""
         return self._positions[row].episode_index
-
-    def set_agent(self, agent: Agent | PolicyAgents) -> None:
-        """Let another agent act from the next call on."""
-        super().set_agent(agent)
-        keys = tuple(column_keys(self._envs, self._agent, self.infos))
-        if self._recorder.keys != keys:
-            self._recorder = Recorder(self.num_rows, keys, self.infos, self._buffer_bytes, self._spill.keep)
 
     def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
         """Begin a call."""
@@ -88,32 +73,19 @@ class RowFragmentCollector(AgentFragmentCollector):
 
     def step(self) -> None:
         """Step all rows."""
-        envs, recorder = self._envs, self._recorder
+        envs, recorder = self._envs, self._columns
         self.num_repeated_steps = 0
         for row, position in enumerate(self._positions):
             if not position.is_open:
                 self._open(row, position)
-        rows, noise, states = range(self.num_rows), self._noise.next(), self._recurrent_states.columns
-        if states:
-            recorder.write("states", states)
-        actions, agent_infos = act(
-            self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._with_episode
-        )
-        recorder.write("observations", envs.observations)
+        rows = range(self.num_rows)
+        actions = self._rows.act(self._noise.next(), lambda: rows)
         at_limit = self._at_limit()
         infos = envs.step(rows, actions, at_limit)
         if envs.failures:
             infos += self._step_again(envs.failures, actions, at_limit)
-        self._last_infos = infos
-        if self._mask is not None:
-            self._mask.read_rows(infos)
-        recorder.write("actions", actions)
-        recorder.write_rewards(envs.rewards, envs.raw_rewards)
-        write_untransformed(recorder, envs)
+        self._rows.record(infos)
         self._running_returns.add(envs.rewards)
-        if states:
-            self._recurrent_states.take_rewards(envs.rewards)
-        recorder.write("agent_infos", agent_infos.values())
         for row, info in infos:
             recorder.write_infos(row, info)
         self._keep_actions(actions)
@@ -122,9 +94,7 @@ class RowFragmentCollector(AgentFragmentCollector):
         self._episode_steps += 1
         self._end_episodes()
         if self._step == self.num_steps:
-            for row, position in enumerate(self._positions):
-                if position.is_open:
-                    self._finish(row, terminated=False, truncated=False)
+            self._end_open(before=False)
         recorder.advance()
 
     def progress(self) -> RowsProgress:
@@ -136,12 +106,17 @@ class RowFragmentCollector(AgentFragmentCollector):
             self._env_steps.copy(),
             np.where(self._env_steps > 0, self._step - self._reset_steps, 0),
             self._actions_so_far(),
-            self._recurrent_states.copies() if self._recurrent_states.columns else (),
+            self._rows.states.copies() if self._rows.states.columns else (),
         )
 
     def _release(self, fragment: Episode) -> None:
-        self._recorder.release(fragment)
+        self._columns.release(fragment)
 
+    @override
+    def _new_columns(self, keys: Sequence[ColumnKey]) -> Recorder:
+        return Recorder(self.num_rows, keys, self.infos, self._buffer_bytes, self._spill.keep)
+
+    @override
     def _begin_noise(self, agent: Agent) -> None:
         self._noise = RowNoise(self.num_rows, agent)
         for position in self._positions:
@@ -157,17 +132,22 @@ class RowFragmentCollector(AgentFragmentCollector):
             position.env_seed = env_seed
             info = self._begun(lambda: self._envs.reset(row, position.env_seed), position.episode_index)
             position.reset_infos = self.infos.read_reset(info)
-            if self._mask is not None:
-                self._mask.read_row(row, info)
+            self._rows.read_mask(row, info)
             self._reset_steps[row] = self._step
             self._history.reset(row, self._step)
         if not first_step:
-            self._recurrent_states.begin(row)
+            self._rows.begin(row)
             self._running_returns.begin(row)
-        discounted = float(self._running_returns.values[row])
-        so_far = (first_step, position.total_reward, position.began, discounted) if first_step else ()
-        fragment = Episode.begin(position.episode_index, position.env_seed, position.reset_infos, *so_far)
-        self._recorder.begin(row, fragment)
+        fragment = Episode.begin(
+            position.episode_index,
+            position.env_seed,
+            position.reset_infos,
+            first_step,
+            float(self._rows.total_rewards[row]),
+            position.began if first_step else 0.0,
+            float(self._running_returns.values[row]),
+        )
+        self._columns.begin(row, fragment)
         position.is_open = True
 
     def _at_limit(self) -> NDArray[np.bool_] | None:
@@ -214,7 +194,7 @@ class RowFragmentCollector(AgentFragmentCollector):
         if actions is None:
             self._strand(error)
         first_step = num_steps - int(self._episode_steps[row])
-        recorded = [column[row] for column in self._recorder.last_written("observations")]
+        recorded = [column[row] for column in self._columns.written("observations")]
         state = RowState(position.reset_index, position.episode_index, first_step, num_steps, actions)
         try:
             self.num_repeated_steps += sum(self._replay(row, state))
@@ -244,25 +224,20 @@ class RowFragmentCollector(AgentFragmentCollector):
             else:
                 position.reset_infos = NO_RESET_INFOS
 
-    def _read_masks(self, mask: MaskInput) -> None:
-        mask.read_rows(self._last_infos)
-
-    def _finish(self, row: int, *, terminated: bool, truncated: bool) -> None:
-        last_states = self._recurrent_states.of_row(row)
-        fragment = self._recorder.finish(row, terminated, truncated, self._last_observations(row), last_states)
+    def _finish(self, row: int, *, terminated: bool = False, truncated: bool = False, before: bool = False) -> None:
+        """End a row's fragment with the current step, or before it, and with it perhaps its episode."""
+        fragment = self._columns.finish(row, terminated, truncated, *self._rows.ending(row), before=before)
         self._positions[row].close(fragment)
         self.outbox.add(fragment)
 
     def _cut(self) -> None:
+        self._end_open(before=True)
+
+    def _end_open(self, *, before: bool) -> None:
+        """End the fragments of episodes that go on, with the current step or before it."""
         for row, position in enumerate(self._positions):
             if position.is_open:
-                last_states = self._recurrent_states.of_row(row)
-                fragment = self._recorder.cut(row, self._last_observations(row), last_states)
-                position.close(fragment)
-                self.outbox.add(fragment)
-
-    def _last_observations(self, row: int) -> Sequence[np.ndarray]:
-        return tuple(column[row].copy() for column in self._envs.observations)
+                self._finish(row, before=before)
 
     def _break_off(self, row: int) -> None:
         """Let a row begin the episode after the present one with the next step."""
@@ -276,17 +251,16 @@ class RowFragmentCollector(AgentFragmentCollector):
         position.env_seed = self._seeds.env_seed(self._sequence.root_seed, state.reset_index)
         info = self._envs.reset(row, position.env_seed)
         position.reset_infos = self.infos.read_reset(info) if state.first_step == 0 else NO_RESET_INFOS
-        position.total_reward, position.began = 0.0, time.perf_counter()
+        position.began = time.perf_counter()
+        self._rows.total_rewards[row] = 0.0
         self._running_returns.begin(row)
-        for step, shown in enumerate(replay_row(self._envs, row, state.actions, state.num_steps)):
+        for step, shown in enumerate(_replay_row(self._envs, row, state.actions, state.num_steps)):
             if step >= state.first_step:
-                position.total_reward += float(self._envs.raw_rewards[row])
+                self._rows.total_rewards[row] += self._envs.raw_rewards[row]
                 self._running_returns.add(self._envs.rewards, row)
             info = shown
             yield 1
-        self._last_infos = [*self._last_infos, (row, info)]
-        if self._mask is not None:
-            self._mask.read_row(row, info)
+        self._rows.read_mask(row, info)
         self._env_steps[row], self._episode_steps[row] = state.num_steps, state.num_steps - state.first_step
 
     def _with_episode(self, error: _Failed) -> _Failed:
@@ -305,7 +279,6 @@ class _Position:
         reset_infos: the environment's infos of the reset that began the episode.
         is_open: whether a fragment of it is being recorded.
         has_noise: whether the noise is at the episode's current step.
-        total_reward: sum of the episode's rewards up to its last fragment.
         began: when the episode began, or began to be restored (`time.perf_counter`).
     """
 
@@ -315,10 +288,36 @@ class _Position:
     reset_infos: ResetInfos = NO_RESET_INFOS
     is_open: bool = False
     has_noise: bool = False
-    total_reward: float = 0.0
     began: float = 0.0
 
     def close(self, fragment: Episode) -> None:
         """Record that the fragment is complete."""
-        self.is_open = False
-        self.total_reward, self.began = fragment.total_reward, fragment.began
+        self.is_open, self.began = False, fragment.began
+
+
+def _replay_row(envs: RowEnvs, row: int, actions: Sequence[np.ndarray], num_steps: int) -> Iterator[Mapping[str, Any]]:
+    """Step one row, which has just been reset, with recorded actions. Yields the infos of each step after it.
+
+    Args:
+        envs: the environments.
+        row: index of the row.
+        actions: for each leaf of the action space (num_steps, *A).
+        num_steps: number of steps.
+
+    Raises:
+        EnvFailedError: the environment failed.
+        DivergedError: the episode ended.
+    """
+    for step in range(num_steps):
+        infos = envs.step((row,), _for_all_rows(envs, actions, step))
+        if envs.failures:
+            raise envs.failures[0]
+        yield infos[0][1] if infos else {}
+        if envs.terminated[row] or envs.truncated[row]:
+            raise DivergedError
+
+
+def _for_all_rows(envs: RowEnvs, actions: Sequence[np.ndarray], step: int) -> list[np.ndarray]:
+    """Return the actions of a step, repeated for all rows."""
+    leaves = zip(envs.action_leaves, actions, strict=True)
+    return [np.broadcast_to(log[step].astype(leaf.dtype), (envs.num_rows, *leaf.shape)) for leaf, log in leaves]

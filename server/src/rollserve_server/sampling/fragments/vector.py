@@ -5,32 +5,31 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.attempts import with_episode
-from rollserve_server.sampling.collect.collector import column_keys, write_untransformed
-from rollserve_server.sampling.collect.noise import BlockNoise
-from rollserve_server.sampling.collect.seeding import EpisodeGenerator
-from rollserve_server.sampling.encode.tables import EndingFragments
-from rollserve_server.sampling.fragments.one_agent import AgentFragmentCollector
+from rollserve_server.sampling.collect.collector import with_episode
+from rollserve_server.sampling.collect.noise import BlockNoise, EpisodeGenerator
+from rollserve_server.sampling.collect.stepping import JointRows
+from rollserve_server.sampling.encode.tables import FragmentTable
+from rollserve_server.sampling.fragments.collector import AgentFragmentCollector, is_same
 from rollserve_server.sampling.fragments.outbox import TableOutbox
-from rollserve_server.sampling.fragments.replay import is_same, joint_actions
-from rollserve_server.sampling.protocol.fragments import RowsProgress
+from rollserve_server.sampling.protocol import RowsProgress
 from rollserve_server.sampling.record.infos import NO_RESET_INFOS
 from rollserve_server.sampling.record.step_columns import StepColumns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent, PolicyAgents
+    from rollserve_server.agents import Agent
     from rollserve_server.envs import VectorEnvs
-    from rollserve_server.sampling.collect.inputs import MaskInput
-    from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowState
+    from rollserve_server.sampling.protocol import RowSequenceSpec, RowState
+    from rollserve_server.sampling.record.columns import ColumnKey
 
 __all__ = ["VectorFragmentCollector"]
 
@@ -44,7 +43,8 @@ class VectorFragmentCollector(AgentFragmentCollector):
     row began with, and of the actions since then.
     """
 
-    _envs: VectorEnvs
+    _rows: JointRows
+    _columns: StepColumns
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class VectorFragmentCollector(AgentFragmentCollector):
         num_retries: int,
         memory_bytes: int,
     ) -> None:
-        super().__init__(sequence, envs, states, num_retries, memory_bytes)
+        self._envs, self._rows = envs, JointRows(envs, self._with_episode)
+        super().__init__(sequence, self._rows, states, num_retries, memory_bytes)
         self.outbox: TableOutbox = TableOutbox(self.infos)
-        self._columns = StepColumns(self.num_rows, ())
         # For each row: its episode, and the infos that the episode began with.
         self._indices = np.array([state.episode_index for state in states])
         self._reset_infos = [NO_RESET_INFOS] * len(states)
@@ -66,9 +66,9 @@ class VectorFragmentCollector(AgentFragmentCollector):
         # For each row: the step of the call at which its fragment began, and the steps of its episode before that.
         self._starts = np.zeros(len(states), np.int64)
         self._first_steps = np.zeros(len(states), np.int64)
-        # For each row: the sum of its episode's rewards so far, that sum and the discounted return before its fragment,
-        # and when the episode began (`time.perf_counter`).
-        self._total_rewards, self._returns_before, self._discounted_before = np.zeros((3, len(states)))
+        # For each row: the sum of its episode's rewards and the discounted return before its fragment, and when the
+        # episode began (`time.perf_counter`).
+        self._returns_before, self._discounted_before = np.zeros((2, len(states)))
         self._began = np.zeros(len(states))
         # Of the block: its first episode, the seed of its reset, the steps since then, and the step of the call at
         # which it began.
@@ -76,26 +76,13 @@ class VectorFragmentCollector(AgentFragmentCollector):
         self._env_seed = 0
         self._block_steps = 0
         self._begin_step = 0
-        self._last_infos: Mapping[str, Any] = {}
         self._restoring = self._restore(states)
         self._noise: BlockNoise
         self._has_noise = False
 
-    @property
-    def step_bytes(self) -> int:
-        """Bytes that the columns of one row's step take, with infos."""
-        return self._columns.step_bytes
-
     def episode_index(self, row: int) -> int:
         """Return the index of the episode that a row runs or begins."""
         return int(self._indices[row])
-
-    def set_agent(self, agent: Agent | PolicyAgents) -> None:
-        """Let another agent act from the next call on."""
-        super().set_agent(agent)
-        keys = tuple(column_keys(self._envs, self._agent, self.infos))
-        if self._columns.keys != keys:
-            self._columns = StepColumns(self.num_rows, keys, self._buffer_bytes, self._spill.keep)
 
     def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
         """Begin a call."""
@@ -114,27 +101,16 @@ class VectorFragmentCollector(AgentFragmentCollector):
         if not self._block_steps:
             self._begin_block()
         if not self._step:  # all rows have been restored
-            self._returns_before[:] = self._total_rewards
+            self._returns_before[:] = self._rows.total_rewards
             self._discounted_before[:] = self._running_returns.values
         if not self._has_noise:
             self._noise.begin(self._sequence.root_seed, self._block_start, self._block_steps)
             self._has_noise = True
-            self._recurrent_states.begin(np.flatnonzero(self._episode_steps == 0))
-        all_rows, noise, states = range(self.num_rows), self._noise.next(self._indices), self._recurrent_states.columns
-        columns.write("observations", envs.observations)
-        columns.write("states", states)
-        actions, agent_infos = act(
-            self._agent, self._mask, envs.observations, noise, states, lambda: all_rows, self._with_episode
-        )
-        columns.write("actions", actions)
-        columns.write("agent_infos", agent_infos.values())
+            self._rows.states.begin(np.flatnonzero(self._episode_steps == 0))
+        all_rows = range(self.num_rows)
+        actions = self._rows.act(self._noise.next(self._indices), lambda: all_rows)
         infos = self._step_envs(actions)
-        self._take_masks(infos)
-        columns.write("rewards", (envs.rewards,))
-        if states:
-            self._recurrent_states.take_rewards(envs.rewards)
-        write_untransformed(columns, envs)
-        self._total_rewards += envs.raw_rewards
+        self._rows.record(infos)
         self._running_returns.add(envs.rewards)
         for part, rows in envs.info_parts(infos):
             for key, values, present in self.infos.read_columns(part, rows, self._dropped_infos):
@@ -156,7 +132,7 @@ class VectorFragmentCollector(AgentFragmentCollector):
             np.full(self.num_rows, self._block_steps),
             np.full(self.num_rows, self._step - self._begin_step),
             self._actions_so_far(),
-            self._recurrent_states.copies() if self._recurrent_states.columns else (),
+            self._rows.states.copies() if self._rows.states.columns else (),
         )
 
     @property
@@ -164,6 +140,11 @@ class VectorFragmentCollector(AgentFragmentCollector):
         """(M,), the number of steps that each row's episode has so far."""
         return self._first_steps + (self._step - self._starts)
 
+    @override
+    def _new_columns(self, keys: Sequence[ColumnKey]) -> StepColumns:
+        return StepColumns(self.num_rows, keys, self._buffer_bytes, self._spill.keep)
+
+    @override
     def _begin_noise(self, agent: Agent) -> None:
         self._noise = BlockNoise(self.num_rows, agent)
         self._has_noise = False
@@ -172,12 +153,12 @@ class VectorFragmentCollector(AgentFragmentCollector):
         self._block_start = int(self._indices[0])
         self._begin_step = self._step
         self._has_noise = False
-        self._total_rewards[:], self._began[:] = 0.0, time.perf_counter()
+        self._rows.total_rewards[:], self._began[:] = 0.0, time.perf_counter()
         self._running_returns.begin(slice(None))
         self._env_seed = EpisodeGenerator().env_seed(self._sequence.root_seed, self._block_start)
         infos = self._begun(lambda: self._envs.begin(self._env_seed), self._block_start)
         self._take_reset_infos(infos, np.arange(self.num_rows))
-        self._take_masks(infos)
+        self._rows.read_masks(infos)
         self._history.reset(np.arange(self.num_rows), self._step)
 
     def _step_envs(self, actions: Sequence[np.ndarray]) -> Mapping[str, Any]:
@@ -207,20 +188,11 @@ class VectorFragmentCollector(AgentFragmentCollector):
         if len(known) < len(logs):
             self._strand(error)
         self._envs.begin(self._env_seed)
-        for actions in joint_actions(self._envs, known, num_steps):
+        for actions in _joint_actions(self._envs, known, num_steps):
             self._envs.step(actions)
             self.num_repeated_steps += self.num_rows
         if not is_same(self._envs.observations, self._columns.written("observations")):
             self._strand(error)
-
-    def _take_masks(self, infos: Mapping[str, Any]) -> None:
-        """Keep the infos of the present observations, and read the masks in them."""
-        self._last_infos = infos
-        if self._mask is not None:
-            self._mask.read_vector(self._envs, infos)
-
-    def _read_masks(self, mask: MaskInput) -> None:
-        mask.read_vector(self._envs, self._last_infos)
 
     def _take_reset_infos(self, infos: Mapping[str, Any], rows: NDArray[np.int64]) -> None:
         """Keep the infos of rows that have just been reset."""
@@ -247,11 +219,11 @@ class VectorFragmentCollector(AgentFragmentCollector):
         self._columns.begin(rows)
         self._starts[rows] = self._step
         self._first_steps[rows] = 0
-        self._total_rewards[rows] = self._returns_before[rows] = self._discounted_before[rows] = 0.0
+        self._returns_before[rows] = self._discounted_before[rows] = 0.0
         self._running_returns.begin(rows)
         self._began[rows] = now
         self._indices[rows] += self._sequence.stride
-        self._recurrent_states.begin(rows)
+        self._rows.begin(rows)
         if self._has_reset_infos:
             for row in set(rows.tolist()).difference(over.tolist()):
                 self._reset_infos[row] = NO_RESET_INFOS
@@ -266,23 +238,22 @@ class VectorFragmentCollector(AgentFragmentCollector):
         self, rows: NDArray[np.int64], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], now: float
     ) -> None:
         """End the fragments of rows with the step before the current one."""
-        fragments = EndingFragments(
-            self._step,
-            now,
-            self._began[rows],
+        fragments = FragmentTable(
             self._columns,
             self._env_seed,
             rows,
             self._starts[rows],
+            np.full(len(rows), self._step),
             self._indices[rows],
             self._first_steps[rows],
             terminated,
             truncated,
-            self._total_rewards[rows],
+            self._rows.total_rewards[rows],
             self._returns_before[rows],
             self._discounted_before[rows],
+            now - self._began[rows],
             self._envs.last_observations(rows),
-            self._recurrent_states.of_rows(rows),
+            self._rows.states.of_rows(rows),
             [self._take_dropped_infos(row) for row in rows.tolist()],
             [self._reset_infos[row].values for row in rows.tolist()] if self._has_reset_infos else (),
         )
@@ -319,13 +290,13 @@ class VectorFragmentCollector(AgentFragmentCollector):
         self._env_seed = EpisodeGenerator().env_seed(self._sequence.root_seed, self._block_start)
         self._first_steps[:] = 0
         self._block_steps = 0
-        self._total_rewards[:], self._began[:] = 0.0, time.perf_counter()
+        self._rows.total_rewards[:], self._began[:] = 0.0, time.perf_counter()
         self._running_returns.begin(slice(None))
         first_steps = np.array([state.first_step for state in states])
         self._take_reset_infos(envs.begin(self._env_seed), np.arange(self.num_rows))
-        for actions in joint_actions(envs, [state.actions for state in states], states[0].num_steps):
+        for actions in _joint_actions(envs, [state.actions for state in states], states[0].num_steps):
             infos = envs.step(actions)
-            self._total_rewards += np.where(self._block_steps >= first_steps, envs.raw_rewards, 0.0)
+            self._rows.total_rewards += np.where(self._block_steps >= first_steps, envs.raw_rewards, 0.0)
             self._running_returns.add(envs.rewards)
             self._running_returns.begin(self._block_steps < first_steps)
             self._first_steps += 1
@@ -334,7 +305,7 @@ class VectorFragmentCollector(AgentFragmentCollector):
             self._take_reset_infos(infos, over)
             self._block_steps += 1
             yield self.num_rows
-        self._take_masks(infos)
+        self._rows.read_masks(infos)
 
     def _is_restored(self, row: int, state: RowState) -> bool:
         """Return whether a replayed row stands where the state says, and set the steps of its episode.
@@ -351,3 +322,13 @@ class VectorFragmentCollector(AgentFragmentCollector):
         # An environment fails in all rows at once; its error names the first episode.
         row = error.row if isinstance(error, AgentFailedError) else int(self._indices.argmin())
         return with_episode(error, int(self._indices[row]), self._env_seed, int(self._episode_steps[row]))
+
+
+def _joint_actions(
+    envs: VectorEnvs, logs: Sequence[Sequence[np.ndarray]], num_steps: int
+) -> Iterator[list[np.ndarray]]:
+    """Yield the actions of all rows, (M, *A) for each leaf, step by step, given each row's actions (num_steps, *A)."""
+    leaves = zip(envs.action_leaves, zip(*logs, strict=True), strict=True)
+    columns = [np.stack(log).astype(leaf.dtype, copy=False) for leaf, log in leaves]
+    for step in range(num_steps):
+        yield [column[:, step] for column in columns]

@@ -1,7 +1,13 @@
-"""The infos of environments as values of columns: the numbers and arrays in mappings that may hold anything."""
+"""The infos of environments, which may hold anything: read as numbers and arrays, and recorded as columns."""
 
 from __future__ import annotations
 
+import functools
+import json
+import math
+import sys
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +17,12 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from rollserve_server.sampling.record.text_infos import TextReader
+from rollserve_wire.columns import JSON_PREFIX, TEXT_PREFIX, exact_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["NO_INFOS", "NO_RESET_INFOS", "InfoKey", "InfoReader", "ResetInfos"]
+__all__ = ["NO_INFOS", "NO_RESET_INFOS", "InfoColumn", "InfoKey", "InfoReader", "InfoRecorder", "ResetInfos"]
 
 _MAX_HELD_KEYS = 1024
 """Upper bound for keys that are kept for good: an environment may make up names without end."""
@@ -25,11 +31,18 @@ _UNREADABLE = "(unreadable)"
 """Name under which values are counted that raise an error when they are read."""
 
 _NumpyBool = np.bool_  # a global, because it is looked up for every value
+
 _INT64 = np.iinfo(np.int64)
+
 _MIN_INT, _MAX_INT = int(_INT64.min), int(_INT64.max)
 
 _SCALAR_TYPES = frozenset({bool, int, float, *(np.dtype(code).type for code in "?bhilqBHILQfd")})
 """Types that determine the key of a value without its dtype and shape, except integers beyond int64."""
+
+_TYPE_CODES = {np.dtype(code): code for code in "bhiqBHIQfd"}
+"""Type codes of the arrays that numbers are appended to, by dtype. Values of other dtypes go into arrays of bytes."""
+
+_Array = np.ndarray  # a global, because it is looked up for every value
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +55,11 @@ class InfoKey:
     name: str
     dtype: np.dtype
     shape: tuple[int, ...]
+
+    @functools.cached_property
+    def num_bytes(self) -> int:
+        """Bytes of a value."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 NO_INFOS: Mapping[InfoKey, Any] = MappingProxyType({})
@@ -73,7 +91,7 @@ class InfoReader:
         Args:
             text_info_bytes: bytes of the texts that values without numbers are read as; 0 to drop these values.
         """
-        self._texts = TextReader(text_info_bytes) if text_info_bytes else None
+        self._texts = _TextReader(text_info_bytes) if text_info_bytes else None
         self._scalar_keys: dict[tuple[str, type], InfoKey] = {}
         self._array_keys: dict[str, InfoKey] = {}
         self._keys: WeakValueDictionary[tuple[str, str, tuple[int, ...]], InfoKey] = WeakValueDictionary()
@@ -284,3 +302,172 @@ def _extend(
     if any(inner is each for each in outer):
         raise ValueError("a mapping contains itself")
     return outer
+
+
+class _TextReader:
+    """Reads texts, and values that JSON can hold, as arrays of bytes."""
+
+    def __init__(self, num_bytes: int) -> None:
+        """Read texts of at most `num_bytes` bytes of UTF-8."""
+        self._num_bytes = num_bytes
+
+    def read(self, name: str, value: Any) -> tuple[str, np.ndarray] | None:
+        """Return the name of a value's column, and its text (B,) uint8 with zeros behind it; None if it has none.
+
+        Texts are written as they are. None, and lists, tuples and arrays of anything that JSON can hold, are written as
+        JSON with sorted names and without spaces. A value has no text if its text would be longer or has a character
+        of code 0 or a lone surrogate, or if JSON cannot hold the value, as NaN and objects of classes.
+        """
+        is_text = isinstance(value, str)
+        if not is_text and not (value is None or isinstance(value, list | tuple | np.ndarray)):
+            return None
+        try:
+            text = str(value) if is_text else _json(value)
+            encoded = text.encode()
+        except (TypeError, ValueError, RecursionError):
+            return None
+        if len(encoded) > self._num_bytes or b"\0" in encoded:
+            return None
+        prefix = TEXT_PREFIX if is_text else JSON_PREFIX
+        return prefix + name, np.frombuffer(encoded.ljust(self._num_bytes, b"\0"), np.uint8)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, default=_plain, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """Return an array or number of numpy, or a mapping, as a value that JSON can hold."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError
+
+
+class InfoRecorder:
+    """Records the infos of one episode's steps.
+
+    A name is given up once its values differ in shape, or no single dtype holds its integers beside the others. Then
+    all its values in the episode are dropped and counted.
+    """
+
+    def __init__(self, reader: InfoReader, dropped: Counter[str]) -> None:
+        """Start without infos; `dropped` counts the dropped values of the episode by name."""
+        self._reader = reader
+        self._dropped = dropped
+        self._columns: dict[InfoKey, InfoColumn] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._mixed_dtypes: set[str] = set()
+        self._given_up: set[str] = set()
+
+    def write(self, step: int, info: Mapping[Any, Any]) -> None:
+        """Record the infos of a step. Steps have to be in order."""
+        columns = self._columns
+        for key, value in self._reader.read(info, self._dropped, self._given_up):
+            column = columns.get(key) or self._begin(key)
+            if column is not None:
+                column.append(step, value)
+
+    def finish(self, num_steps: int) -> Mapping[InfoKey, InfoColumn]:
+        """Return the columns of the episode, which has `num_steps` steps."""
+        for name in self._mixed_dtypes - self._given_up:
+            self._unite_integers([column for column in self._columns.values() if column.key.name == name])
+        for column in self._columns.values():
+            column.complete(num_steps)
+        return self._columns
+
+    def _begin(self, key: InfoKey) -> InfoColumn | None:
+        """Return a new column; None if the value has to be dropped, which is counted."""
+        shape = self._shapes.get(key.name)
+        if shape is not None and shape != key.shape:
+            self._give_up([column for column in self._columns.values() if column.key.name == key.name])
+            self._given_up.add(key.name)
+        if key.name in self._given_up:
+            self._dropped[key.name] += 1
+            return None
+        if shape is None:
+            self._shapes[key.name] = key.shape
+        else:
+            self._mixed_dtypes.add(key.name)
+        column = self._columns[key] = InfoColumn(key)
+        return column
+
+    def _give_up(self, columns: Sequence[InfoColumn]) -> None:
+        for column in columns:
+            self._dropped[column.key.name] += len(column.steps)
+            del self._columns[column.key]
+
+    def _unite_integers(self, columns: Sequence[InfoColumn]) -> None:
+        """Make integers uint64 that numpy would promote to float64, because some are beyond int64.
+
+        Values are dropped if no dtype holds each of them.
+        """
+        try:
+            dtype = exact_dtype([column.values for column in columns])
+        except ValueError:
+            self._give_up(columns)
+            return
+        if dtype != np.uint64:
+            return
+        (united,) = (column for column in columns if column.key.dtype == np.uint64)
+        others = [column for column in columns if column is not united]
+        for column in others:
+            del self._columns[column.key]
+        united.merge(others)
+
+
+class InfoColumn:
+    """The values of one info in an episode, one behind the other.
+
+    Attributes:
+        key: name, dtype and shape of the values.
+        steps: the step of the episode that each value belongs to; rising.
+    """
+
+    __slots__ = ("_values", "key", "steps")
+
+    def __init__(self, key: InfoKey) -> None:
+        self.key = key
+        self.steps: array[int] | range = array("I")
+        self._values: array[Any] = array(_TYPE_CODES.get(key.dtype, "B"))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory that the column takes."""
+        return sys.getsizeof(self) + sys.getsizeof(self._values) + sys.getsizeof(self.steps)
+
+    @property
+    def values(self) -> np.ndarray:
+        """View of the values, (values, *shape)."""
+        return np.frombuffer(self._values, self.key.dtype).reshape(len(self.steps), *self.key.shape)
+
+    def append(self, step: int, value: Any) -> None:
+        """Append the value of a step, as an `InfoReader` returned it. Arrays are copied."""
+        if type(value) is _Array:
+            self._values.frombytes(value.tobytes())
+        else:
+            self._values.append(value)
+        self.steps.append(step)  # type: ignore[union-attr]  # a range only once complete
+
+    def within(self, start: int, stop: int) -> tuple[slice | NDArray[np.intp], np.ndarray]:
+        """Return which steps from `start` up to `stop` have a value, counted from `start`, and these values."""
+        low, high = bisect_left(self.steps, start), bisect_left(self.steps, stop)
+        values = self.values[low:high]
+        if high - low == stop - start:
+            return slice(None), values
+        return np.array(self.steps[low:high], np.intp) - start, values
+
+    def complete(self, num_steps: int) -> None:
+        """End the column; its episode has `num_steps` steps."""
+        if len(self.steps) == num_steps:
+            self.steps = range(num_steps)
+
+    def merge(self, others: Sequence[InfoColumn]) -> None:
+        """Merge the values of other columns, which belong to other steps and can be cast."""
+        columns = [self, *others]
+        steps = np.concatenate([np.array(column.steps, np.uint32) for column in columns])
+        values = np.concatenate([column.values.astype(self.key.dtype) for column in columns])
+        order = np.argsort(steps)
+        self.steps = array("I", steps[order].tobytes())
+        self._values = array(self._values.typecode, values[order].tobytes())

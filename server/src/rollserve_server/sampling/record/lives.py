@@ -6,17 +6,17 @@ import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rollserve_server.sampling.record.columns import MIN_BUFFER_STEPS, ColumnBuffer, Piece, bytes_of
-from rollserve_server.sampling.record.info_columns import InfoRecorder
-from rollserve_server.sampling.record.infos import NO_RESET_INFOS
+from rollserve_server.sampling.record.infos import NO_RESET_INFOS, InfoRecorder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from rollserve_server.sampling.record.columns import ColumnKey
@@ -204,7 +204,7 @@ class LifeRecorder:
         """
         self.keys = tuple(keys)
         self._reader, self._keep = reader, keep
-        self.step_bytes = bytes_of(self.keys, ())
+        self.step_bytes = bytes_of(self.keys)
         self._room = max(MIN_BUFFER_STEPS, min(buffer_bytes // max(self.step_bytes * num_lanes, 1), _MAX_STEPS))
         self._columns = {
             (group, key): np.empty((num_lanes, self._room, *key.shape), key.dtype) for group, key in self.keys
@@ -324,7 +324,7 @@ def finish_step(life: Life, reward: float, info: Mapping[Any, Any], reader: Info
         recorder = InfoRecorder(reader, segment.dropped_infos)
         recorder.write(0, info)
         segment.env_infos = recorder.finish(1)
-    _count_bytes(life, bytes_of(columns, ()))
+    _count_bytes(life, bytes_of(columns))
 
 
 def _count_bytes(life: Life, step_bytes: int) -> None:

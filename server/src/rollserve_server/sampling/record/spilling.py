@@ -6,30 +6,21 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Spill", "SpillError", "Spillable"]
+    from rollserve_server.sampling.record.columns import ColumnBuffer
+
+__all__ = ["Spill", "SpillError"]
 
 _FILE_BYTES = 256 << 20
 """Size of a temporary file, as far as buffers are not larger: each takes a file descriptor, and is freed as a whole."""
 
 _ALIGNMENT = 64
-
-
-class Spillable(Protocol):
-    """A buffer whose arrays may move to a file."""
-
-    def num_bytes(self, num_steps: int) -> int:
-        """Return the bytes that its first `num_steps` steps take."""
-
-    def move(self, num_steps: int, write: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Keep its first `num_steps` steps only, in arrays that `write` returns for the present ones."""
 
 
 class SpillError(Exception):
@@ -53,7 +44,7 @@ class Spill:
         """Begin another file for the next call: a file is freed with the last buffer in it."""
         self._file = None
 
-    def keep(self, buffer: Spillable, num_steps: int) -> None:
+    def keep(self, buffer: ColumnBuffer, num_steps: int) -> None:
         """Keep the first `num_steps` steps of a buffer, which does not change any more, where there is room for them.
 
         Raises:

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from typing_extensions import override
 
 from rollserve_server.sampling.record.columns import (
     MAX_BUFFER_BYTES,
-    MIN_BUFFER_STEPS,
     ColumnBuffer,
+    ColumnWriter,
     Piece,
+    StackColumn,
     bytes_of,
-    stack_keys,
 )
-from rollserve_server.sampling.record.stacks import StackColumn
-from rollserve_server.sampling.record.writer import BufferWriter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,16 +33,14 @@ each other from the processor's caches.
 """
 
 
-class StepColumns:
+class StepColumns(ColumnWriter):
     """Columns of M rows and T steps, written step by step for all rows, and read as runs of steps of single rows.
 
     A step of a row has one place in all columns. The columns lie in buffers of up to 30 MiB, which is
     one for most calls. Of observations that are stacks of frames, each frame is recorded once.
 
     Attributes:
-        keys: keys of the columns that every step has.
         info_keys: keys of the environment's infos, in order. A step of a row may have no value of them.
-        step_bytes: bytes that a row's step takes, with infos and their masks, if stacks continue.
     """
 
     def __init__(
@@ -53,25 +50,14 @@ class StepColumns:
         buffer_bytes: int = MAX_BUFFER_BYTES,
         keep: Callable[[ColumnBuffer, int], object] = lambda buffer, num_steps: None,
     ) -> None:
-        """Start without steps.
-
-        Args:
-            num_rows: M.
-            keys: columns that every step has.
-            buffer_bytes: upper bound for a buffer's size, if a few steps fit into it.
-            keep: called with each buffer that is full, and the number of its steps.
-        """
-        self.keys = tuple(keys)
-        self._keep = keep
-        self._num_rows, self._stride = num_rows, num_rows + _UNUSED_ROWS
-        self._buffer_bytes = buffer_bytes
+        """Start without steps; see `ColumnWriter`."""
+        super().__init__(num_rows, keys, buffer_bytes, keep)
+        self._stride = num_rows + _UNUSED_ROWS
         self.info_keys: dict[InfoKey, None] = {}
-        self._stack_keys = stack_keys(self.keys)
-        self._begins, self._in_use = np.zeros(num_rows, np.bool_), np.ones(num_rows, np.bool_)
+        self._in_use[:] = True
         self._count_bytes()
         self._num_steps = 0
         self._buffers: list[_StepBuffer] = []
-        self._writer: BufferWriter
 
     def begin_call(self, num_steps: int) -> None:
         """Forget all steps, and begin with `num_steps` others."""
@@ -86,36 +72,19 @@ class StepColumns:
             self._add_buffer(0)
         else:  # its memory is used again
             buffer.infos.clear()
-            self._write_to(buffer, self._writer.num_steps)
+            self._buffers.append(buffer)
+            self._write_to(buffer, self._room)
 
     def begin(self, rows: NDArray[np.int64]) -> None:
         """Note that fragments of these rows begin with the current step."""
         self._begins[rows] = True
-
-    def write(self, group: str, values: Iterable[np.ndarray]) -> None:
-        """Write the current step of all rows, (M, *shape) for each column of the group."""
-        self._writer.write(group, values)
-
-    def written(self, group: str) -> list[np.ndarray]:
-        """Return what was written as the current step of all rows, (M, *shape) for each column of the group."""
-        return self._writer.written(group)
 
     def write_info(self, key: InfoKey, values: np.ndarray, rows: NDArray[np.bool_]) -> None:
         """Write infos (M, *shape) of the current step; `rows` (M,) is the mask of the rows that have a value."""
         if key not in self.info_keys:
             self.info_keys[key] = None
             self._count_bytes()
-        self._buffers[-1].write_info(key, self._writer.step, values, rows)
-
-    def advance(self) -> None:
-        """Go on to the next step."""
-        for key in self._writer.advance():
-            self._give_up(key)
-        if self._writer.is_full:
-            step = self._buffers[-1].first + self._writer.step
-            if step < self._num_steps:
-                self._keep(self._buffers[-1], self._writer.step)
-                self._add_buffer(step)
+        self._buffers[-1].write_info(key, self._position, values, rows)
 
     def places(self, rows: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Places:
         """Return the places of runs of steps, one behind the other.
@@ -164,39 +133,27 @@ class StepColumns:
             number = int(numbers[run[0]]) if len(run) else 0
             yield self._buffers[number], places[run] - firsts[number]
 
+    @override
+    def _make_room(self) -> None:
+        step = self._buffers[-1].first + self._position
+        if step < self._num_steps:
+            self._keep(self._buffers[-1], self._position)
+            self._add_buffer(step)
+
+    @override
+    def _add_column(self, key: ColumnKey, num_steps: int) -> np.ndarray:
+        return self._buffers[-1].set_steps(key, np.empty((num_steps, self._stride, *key[1].shape), key[1].dtype))
+
+    @override
     def _count_bytes(self) -> None:
-        num_info_bytes = bytes_of((("env_infos", key) for key in self.info_keys), ())
-        self.step_bytes = bytes_of(self.keys, self._stack_keys) + num_info_bytes + len(self.info_keys)
+        """Count a step's bytes, with infos and their masks."""
+        num_info_bytes = sum(key.num_bytes + 1 for key in self.info_keys)
+        self.step_bytes = bytes_of(self.keys, self._stack_keys) + num_info_bytes
 
     def _add_buffer(self, first: int) -> None:
-        num_steps = min(self._room_for_steps(), self._num_steps - first)
-        stacks = {key: StackColumn.empty(key[1], self._num_rows, num_steps) for key in self._stack_keys}
-        buffer = _StepBuffer({}, first, (num_steps, self._stride), self._num_rows, {}, {})
-        for key in self.keys:
-            if key in stacks:
-                buffer.columns[key] = stacks[key]
-            else:
-                buffer.set_steps(key, self._empty(key, num_steps))
-        self._write_to(buffer, num_steps)
-
-    def _room_for_steps(self) -> int:
-        """Return the number of steps of all rows that a buffer has room for."""
-        return max(MIN_BUFFER_STEPS, self._buffer_bytes // max(self.step_bytes * self._num_rows, 1))
-
-    def _empty(self, key: ColumnKey, num_steps: int) -> np.ndarray:
-        return np.empty((num_steps, self._stride, *key[1].shape), key[1].dtype)
-
-    def _write_to(self, buffer: _StepBuffer, num_steps: int) -> None:
-        self._buffers.append(buffer)
-        self._writer = BufferWriter(buffer, num_steps, self._begins, self._in_use)
-
-    def _give_up(self, key: ColumnKey) -> None:
-        """Record a column's observations whole from now on, also those in the buffer: they are no stacks."""
-        self._stack_keys -= {key}
-        self._count_bytes()
-        writer = self._writer
-        writer.num_steps = max(min(writer.num_steps, self._room_for_steps()), writer.step)
-        writer.replace_stacks(key, self._buffers[-1].set_steps(key, self._empty(key, writer.num_steps)))
+        num_steps = min(self._num_fitting(), self._num_steps - first)
+        self._buffers.append(_StepBuffer({}, first, (num_steps, self._stride), self._num_rows, {}, {}))
+        self._write_to(self._buffers[-1], num_steps)
 
 
 @dataclass(eq=False, slots=True)

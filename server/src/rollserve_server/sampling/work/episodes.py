@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,28 +12,36 @@ from rollserve_server.activity import current_activity
 from rollserve_server.agents import PolicyAgents
 from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import AgentFailedError, DomainError, OverLimitError
-from rollserve_server.sampling.collect.agent_outcomes import outcomes_of_agents
-from rollserve_server.sampling.collect.evaluator import evaluators_of
-from rollserve_server.sampling.collect.many import ManyCollector
+from rollserve_server.sampling.collect.acting import evaluators_of
+from rollserve_server.sampling.collect.many import ManyCollector, outcomes_of_agents
 from rollserve_server.sampling.collect.rows import RowCollector
 from rollserve_server.sampling.collect.vector import VectorCollector
-from rollserve_server.sampling.encode.encoder import Encoding
-from rollserve_server.sampling.encode.endings import endings_of
-from rollserve_server.sampling.encode.message_forms import ONE_AGENT, MessageForm, many_agents
-from rollserve_server.sampling.protocol.episodes import Claim, EndedEpisode, Order, Parcel, Report, SequenceSpec
-from rollserve_server.sampling.protocol.orders import AgentOutcome, Message, Outcome
-from rollserve_server.sampling.work.claims import ClaimWriter
-from rollserve_server.sampling.work.early import EarlyEpisodes
-from rollserve_server.sampling.work.room import buffer_bytes
-from rollserve_server.sampling.work.slices import run_slice
+from rollserve_server.sampling.encode.encoder import ONE_AGENT, Encoding, MessageForm, many_agents
+from rollserve_server.sampling.encode.segments import endings_of
+from rollserve_server.sampling.protocol import (
+    AgentOutcome,
+    Claim,
+    EndedEpisode,
+    Message,
+    Order,
+    Outcome,
+    Parcel,
+    Report,
+    SequenceSpec,
+)
+from rollserve_server.sampling.work.bounds import buffer_bytes, run_slice
+from rollserve_server.sampling.work.claims import ClaimWriter, EarlyEpisodes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from numpy.typing import NDArray
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.collect.acting import Evaluator
     from rollserve_server.sampling.collect.collector import EpisodeCollector
-    from rollserve_server.sampling.collect.evaluator import Evaluator
+    from rollserve_server.sampling.installed import InstalledAgents
     from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.sampling.record.lives import ManyEpisode
     from rollserve_server.settings import WorkerSettings
@@ -60,8 +67,7 @@ class EpisodeWork:
         self,
         sequence: SequenceSpec,
         envs: RowEnvs | VectorEnvs | ManyEnvs,
-        agent: Agent | PolicyAgents,
-        build_evaluator: Callable[[], Evaluator] | None,
+        agents: InstalledAgents,
         settings: WorkerSettings,
         new_buffer: Callable[[int], NDArray[np.uint8]],
     ) -> None:
@@ -70,9 +76,7 @@ class EpisodeWork:
         Args:
             sequence: the sequence.
             envs: environments that nothing else uses.
-            agent: agent that acts.
-            build_evaluator: returns the evaluator of observations; called once an order needs it. None where there are
-                many agents, whose messages evaluate by policy.
+            agents: installed agents.
             settings: retries, and the size of finished episodes from which no more episodes begin, except lost ones
                 and those with lower indices than a finished one, because its claim may wait for them.
             new_buffer: makes a buffer of so many bytes for messages.
@@ -80,8 +84,9 @@ class EpisodeWork:
         self.spec = sequence
         self.envs = envs
         self._buffer_bytes = buffer_bytes(settings)
+        agent = agents.built(sequence.policy_version, sequence.env_version, sequence.exploration, envs)
         self.collector: EpisodeCollector[Any] = _collector(sequence, envs, agent, settings.env_retries)
-        self._build_evaluator = build_evaluator
+        self._agents = agents
         self._evaluator: Evaluator | None = None
         self._finished: dict[int, Any] = {}  # of the collector's kind
         self._held_bytes = 0
@@ -208,8 +213,9 @@ class EpisodeWork:
     def _write(self, claims: Sequence[Claim], order: Order) -> tuple[list[Parcel], NDArray[np.uint8]]:
         if order.columns is None:
             return [self._discard(claim) for claim in claims], np.empty(0, np.uint8)
-        if order.columns.last_values and self._evaluator is None and self._build_evaluator is not None:
-            self._evaluator = self._build_evaluator()
+        if order.columns.last_values and self._evaluator is None:
+            spec = self.spec
+            self._evaluator = self._agents.evaluator(spec.policy_version, spec.env_version, spec.exploration, self.envs)
         encoding = Encoding(self.spec.policy_version, None, order.columns, self._evaluator)
         return self._writer.write(claims, encoding, order.max_message_bytes)
 

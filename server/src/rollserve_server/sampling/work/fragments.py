@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,27 +11,25 @@ import numpy as np
 from rollserve_server.activity import current_activity
 from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import DomainError, OverLimitError
-from rollserve_server.sampling.encode.encoder import Encoding
-from rollserve_server.sampling.encode.messages import EncodedMessage, write_messages
+from rollserve_server.sampling.encode.encoder import EncodedMessage, Encoding, write_messages
 from rollserve_server.sampling.fragments.many import ManyFragmentCollector
 from rollserve_server.sampling.fragments.rows import RowFragmentCollector
 from rollserve_server.sampling.fragments.vector import VectorFragmentCollector
-from rollserve_server.sampling.protocol.fragments import FragmentAssignment, FragmentOrder, FragmentReport
-from rollserve_server.sampling.protocol.orders import ENDING, Message
+from rollserve_server.sampling.protocol import ENDING, FragmentAssignment, FragmentOrder, FragmentReport, Message
 from rollserve_server.sampling.record.spilling import SpillError
-from rollserve_server.sampling.work.room import buffer_bytes, spill_bytes
+from rollserve_server.sampling.work.bounds import buffer_bytes, spill_bytes
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent, PolicyAgents
     from rollserve_server.envs import RowEnvs
-    from rollserve_server.sampling.collect.evaluator import Evaluator
+    from rollserve_server.sampling.collect.acting import Evaluator
     from rollserve_server.sampling.fragments.collector import FragmentCollector
-    from rollserve_server.sampling.protocol.fragments import RowProgress, RowSequenceSpec, RowState
+    from rollserve_server.sampling.installed import InstalledAgents
+    from rollserve_server.sampling.protocol import RowProgress, RowSequenceSpec, RowState
     from rollserve_server.settings import WorkerSettings
 
 __all__ = ["FragmentWork"]
@@ -52,6 +49,7 @@ class FragmentWork:
         sequence: RowSequenceSpec,
         envs: RowEnvs | VectorEnvs | ManyEnvs,
         states: Sequence[RowState],
+        agents: InstalledAgents,
         worker_index: int,
         settings: WorkerSettings,
         new_buffer: Callable[[int], NDArray[np.uint8]],
@@ -62,13 +60,14 @@ class FragmentWork:
             sequence: the row sequence.
             envs: environments that nothing else uses.
             states: states to restore the rows from.
+            agents: installed agents.
             worker_index: index of the worker, for the messages.
             settings: retries, and how much memory and disk the steps of a call may take.
             new_buffer: makes a buffer of so many bytes for messages.
         """
         self.spec = sequence
         self.envs = envs
-        self._worker_index = worker_index
+        self._agents, self._worker_index = agents, worker_index
         self._settings, self._buffer_bytes = settings, buffer_bytes(settings)
         self._new_buffer = new_buffer
         self.collector: FragmentCollector
@@ -91,20 +90,12 @@ class FragmentWork:
     def run(
         self,
         order: FragmentOrder,
-        build_agent: Callable[[], Agent | PolicyAgents],
-        build_evaluator: Callable[[], Evaluator] | None,
         is_stopped: Callable[[], bool],
         is_urgent: Callable[[], bool],
     ) -> tuple[FragmentReport, NDArray[np.uint8]]:
-        """Carry out an order. Further orders of a call that has failed do nothing.
+        """Carry out an order; further orders of a call that has failed do nothing.
 
-        Args:
-            order: the order.
-            build_agent: returns the agent of the assignment.
-            build_evaluator: returns the evaluator of observations, if the assignment needs one; None where there are
-                many agents, whose messages evaluate by policy.
-            is_stopped: called before each step; ends the steps when it returns True.
-            is_urgent: called after each step; ends the steps when it returns True.
+        `is_stopped` ends the steps before one, and `is_urgent` after one, by returning True.
 
         Returns:
             The report, and the buffer with its messages.
@@ -116,7 +107,7 @@ class FragmentWork:
         buffer, failure = np.empty(0, np.uint8), None
         try:
             if assignment.call_id != self._failed_call_id:  # else a step may be half recorded
-                self._begin(assignment, build_agent, build_evaluator)
+                self._begin(assignment)
                 if order.enough_row_steps is not None:
                     self._shorten(order.enough_row_steps)
                 if order.seconds > 0:
@@ -154,12 +145,7 @@ class FragmentWork:
         )
         return report, buffer
 
-    def _begin(
-        self,
-        assignment: FragmentAssignment,
-        build_agent: Callable[[], Agent | PolicyAgents],
-        build_evaluator: Callable[[], Evaluator] | None,
-    ) -> None:
+    def _begin(self, assignment: FragmentAssignment) -> None:
         """Begin a call, unless it runs already.
 
         Raises:
@@ -168,11 +154,14 @@ class FragmentWork:
         previous, self._assignment = self._assignment, assignment
         if previous is not None and previous.call_id == assignment.call_id:
             return
+        versions = assignment.policy_version, self.spec.env_version
         agent_key = assignment.policy_version, assignment.exploration
         if previous is None or (previous.policy_version, previous.exploration) != agent_key:
-            self.collector.set_agent(build_agent())
+            self.collector.set_agent(self._agents.built(*versions, assignment.exploration, self.envs))
         has_values = assignment.columns is not None and assignment.columns.last_values
-        self._evaluator = build_evaluator() if has_values and build_evaluator is not None else None
+        self._evaluator = None
+        if has_values:
+            self._evaluator = self._agents.evaluator(*versions, assignment.exploration, self.envs)
         self._checked_step_bytes = 0
         self._check_size(assignment)
         self.collector.begin_call(assignment.num_row_steps, report_actions=assignment.report_actions)
@@ -232,7 +221,7 @@ class FragmentWork:
             places.append(message.place(num_bytes))
             messages.append(message)
             num_bytes += message.num_bytes
-            self._num_steps_to_write -= message.num_steps
+            self._num_steps_to_write -= message.info.num_steps
         buffer = write_messages(messages, self._new_buffer)
         outbox.forget_written()
         return tuple(places), buffer

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from rollserve_server.activity import current_activity
 from rollserve_server.agents import PolicyAgents
 from rollserve_server.envs import ManyEnvs
 from rollserve_server.errors import DomainError
-from rollserve_server.sampling.collect.many_populations import ManyPopulationCollector
-from rollserve_server.sampling.collect.row_populations import RowPopulationCollector
-from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
-from rollserve_server.sampling.work.slices import run_slice
+from rollserve_server.sampling.collect.many import ManyPopulationCollector
+from rollserve_server.sampling.collect.populations import RowPopulationCollector
+from rollserve_server.sampling.protocol import Population, PopulationOrder, PopulationReport
+from rollserve_server.sampling.work.bounds import run_slice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
     from rollserve_server.agents import PopulationAgent
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.collect.populations import PopulationCollector
-    from rollserve_server.sampling.protocol.orders import Outcome
+    from rollserve_server.sampling.protocol import Outcome
 
 __all__ = ["PopulationWork"]
 
@@ -53,7 +58,7 @@ class PopulationWork:
 
     def run(
         self, order: PopulationOrder, is_stopped: Callable[[], bool], is_urgent: Callable[[], bool]
-    ) -> PopulationReport:
+    ) -> tuple[PopulationReport, NDArray[np.uint8]]:
         """Carry out an order. `is_stopped` ends it before a step, and `is_urgent` after one, by returning True."""
         collector = self.collector
         collector.enqueue(order.begin)
@@ -68,7 +73,7 @@ class PopulationWork:
         num_steps, seconds = collector.num_simulated_steps - steps_before, time.perf_counter() - began
         environment_seconds, policy_seconds = current_activity().split(seconds)
         env_failures, num_lost_steps = collector.attempts.take()
-        return PopulationReport(
+        report = PopulationReport(
             tuple(outcomes),
             num_steps,
             seconds,
@@ -78,3 +83,4 @@ class PopulationWork:
             environment_seconds,
             policy_seconds,
         )
+        return report, np.empty(0, np.uint8)  # it has no messages

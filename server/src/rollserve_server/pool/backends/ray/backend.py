@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,12 +13,10 @@ from rollserve_server.errors import SamplerLostError
 from rollserve_server.pool.backends.ray import (
     cluster,  # imported before Ray, for the environment variables that it sets
 )
-from rollserve_server.pool.backends.ray.cluster_watch import ClusterWatch
 from rollserve_server.pool.backends.ray.identity import ForgedMessageError, SamplerIdentity, Seal
 from rollserve_server.pool.backends.ray.journal import RayJournal
-from rollserve_server.pool.backends.ray.losses import KernelKills, putting
+from rollserve_server.pool.backends.ray.losses import ClusterWatch, KernelKills, putting
 from rollserve_server.pool.backends.ray.names import WorkerNames, end_actors
-from rollserve_server.pool.backends.ray.placement import scheduling_strategy
 from rollserve_server.pool.backends.ray.sampler_mark import read_directory, write_directory
 from rollserve_server.pool.backends.ray.worker import CONCURRENCY, RayWorker, WorkerActor
 from rollserve_server.pool.journal.journal import NoJournal
@@ -27,19 +25,26 @@ from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 # isort: split
 import ray
 import ray._private.worker
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from rollserve_server.pool.journal.held_lease import HeldLease
     from rollserve_server.pool.journal.journal import Journal
-    from rollserve_server.settings import RaySettings, WorkerSettings
+    from rollserve_server.settings import RaySettings, WorkerPlacement, WorkerSettings
 
-__all__ = ["RayBackend"]
+__all__ = ["RayBackend", "position_of"]
 
 _R = TypeVar("_R")
 
+
 _log = logging.getLogger(__name__)
 
+
 _TAKEOVER_SECONDS = 30.0
+
+
 """Limit of the time in which a worker ends its work for an earlier server."""
 
 
@@ -122,7 +127,7 @@ class RayBackend:
             num_gpus=self._settings.worker_num_gpus,
             memory=self._settings.worker_memory_bytes,
             resources=dict(self._settings.worker_resources) if has_room else {},
-            scheduling_strategy=scheduling_strategy(worker_index, self._settings),
+            scheduling_strategy=_scheduling_strategy(worker_index, self._settings),
             enable_task_events=False,  # nobody reads them
             # Workers of the server's own cluster inherit it, and start sooner without an environment of their own.
             runtime_env=self._settings.ray_address and {"env_vars": {HASH_SEED_NAME: HASH_SEED}},
@@ -224,3 +229,67 @@ class RayBackend:
         """Record that a worker no longer reserves its part of the server's own cluster."""
         assert self._room.num_free is not None  # noqa: S101
         self._room.num_free += 1
+
+
+def _scheduling_strategy(worker_index: int, settings: RaySettings) -> NodeAffinitySchedulingStrategy | None:
+    """Return Ray's strategy for the worker of a slot; None for Ray's own choice.
+
+    A slot has the same machine whenever its worker is replaced, as long as the machines stay the same. The strategy is
+    a preference: where the machine has no room, because something else uses it, Ray takes another one.
+
+    Args:
+        worker_index: index of the worker.
+        settings: the cluster, and what each worker takes of it.
+    """
+    if settings.ray_address is None or settings.worker_placement == "any":
+        return None
+    own: str = ray.get_runtime_context().get_node_id()
+    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    # One order for all servers, except that each begins with its own machine, which needs no network.
+    nodes = sorted(alive, key=lambda node: (node["NodeID"] != own, node["NodeID"]))
+    position = position_of(
+        worker_index, [_capacity(node["Resources"], settings) for node in nodes], settings.worker_placement
+    )
+    if position is None:
+        return None
+    strategy: Any = NodeAffinitySchedulingStrategy(nodes[position]["NodeID"], soft=True, _spill_on_unavailable=True)
+    return strategy  # type: ignore[no-any-return]
+
+
+def position_of(worker_index: int, capacities: Sequence[float], placement: WorkerPlacement) -> int | None:
+    """Return the position of the machine for a worker; None if the workers before it take all the room.
+
+    Args:
+        worker_index: index of the worker.
+        capacities: number of workers that each machine has room for; can be infinite.
+        placement: `pack` fills one machine after the other; `spread` gives each machine a worker before any gets
+            another.
+    """
+    if placement == "pack":
+        for position, capacity in enumerate(capacities):
+            if worker_index < capacity:
+                return position
+            worker_index -= int(capacity)
+        return None
+    filled = 0.0
+    for level in sorted(set(capacities)):
+        # Up to this level, the machines that are not full take turns.
+        positions = [position for position, capacity in enumerate(capacities) if capacity > filled]
+        num_workers = (level - filled) * len(positions) if positions else 0
+        if worker_index < num_workers:
+            return positions[worker_index % len(positions)]
+        worker_index -= int(num_workers)
+        filled = level
+    return None
+
+
+def _capacity(resources: Mapping[str, float], settings: RaySettings) -> float:
+    """Return the number of workers that a machine with these resources has room for."""
+    needs = {
+        "CPU": settings.worker_num_cpus,
+        "GPU": settings.worker_num_gpus,
+        "memory": settings.worker_memory_bytes or 0,
+        **settings.worker_resources,
+    }
+    rooms = [resources.get(name, 0.0) / amount for name, amount in needs.items() if amount]
+    return min((float(math.floor(room + 1e-6)) for room in rooms), default=math.inf)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import ipaddress
 import logging
 import math
 import os
 import re
+import resource
 import secrets
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 # Ray reads these variables when it is imported. It then sends no usage statistics, does not start workers by `uv run`,
 # does not explain how it counts the cores of a container, does not log errors that the pool logs itself, and does not
@@ -21,20 +24,22 @@ os.environ.setdefault("RAY_DISABLE_DOCKER_CPU_WARNING", "1")
 os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
+import psutil
 import ray
 import ray._private.worker
 from ray._private import ray_constants
 from ray._raylet import Config  # type: ignore[attr-defined]  # made by Cython
 
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.pool.backends.ray.listeners import on_loopback_only
-from rollserve_server.pool.backends.ray.preflight import check_room, hint_of
+from rollserve_wire.errors import mismatch
 from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from rollserve_server.settings import RaySettings
 
-__all__ = ["check_reserved", "check_store", "connect", "end"]
+__all__ = ["check_reserved", "check_store", "connect", "end", "on_loopback_only"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +51,17 @@ _SPILL_FRACTION = 0.8
 _TOKEN = secrets.token_hex(32)
 """Token of clusters that this process starts. Ray reads it once in a process."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_MAX_SHOWN = 5
+"""Listeners in a message."""
+_MIN_FREE_BYTES = 16 << 20
+"""Room for Ray's logs, without which it does not start."""
+_ELSEWHERE = "name another folder by the environment variable RAY_TMPDIR"
+_HINTS = {
+    errno.EAGAIN: "is there a limit on processes and threads, such as pids of the container or ulimit -u?",
+    errno.EMFILE: "is there a limit on open files, such as ulimit -n?",
+    errno.ENFILE: "is there a limit on open files, such as ulimit -n?",
+    errno.ENOMEM: "is there a limit on memory?",
+}
 
 
 def connect(settings: RaySettings, num_workers: int | None) -> None:
@@ -62,7 +78,7 @@ def connect(settings: RaySettings, num_workers: int | None) -> None:
     _quieten()
     address = settings.ray_address
     if address is None:
-        check_room()
+        _check_room()
     try:
         if address is None:
             _start(settings, num_workers)
@@ -74,7 +90,7 @@ def connect(settings: RaySettings, num_workers: int | None) -> None:
         ray.shutdown()
         _log.debug("Ray does not start", exc_info=error)
         failed = "Ray cannot be started" if address is None else f"ray_address: cannot connect to Ray at {address}"
-        hint = hint_of(error) if address is None else " (does it ask for a token? See RAY_AUTH_MODE)"
+        hint = _hint_of(error) if address is None else " (does it ask for a token? See RAY_AUTH_MODE)"
         raise OSError(f"{failed}: {' '.join(str(error).split())}{hint}") from error
 
 
@@ -106,8 +122,8 @@ def check_store(results_bytes: int) -> None:
 def check_reserved(settings: RaySettings, num_workers: int) -> None:
     """Raise InvalidValueError if the cluster has fewer GPUs, or less memory, than workers reserve: none would start."""
     found = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    for setting, resource in (("worker_num_gpus", "GPU"), ("worker_memory_bytes", "memory")):
-        reserved, available = num_workers * (getattr(settings, setting) or 0), found.get(resource, 0)
+    for setting, kind in (("worker_num_gpus", "GPU"), ("worker_memory_bytes", "memory")):
+        reserved, available = num_workers * (getattr(settings, setting) or 0), found.get(kind, 0)
         if reserved > available:
             expected = f"at most {available / num_workers:g} for each of {num_workers} workers on this machine"
             raise InvalidValueError.of(setting, expected=expected, got=f"{reserved / num_workers:g}")
@@ -163,3 +179,80 @@ def _log_output(data: Mapping[str, Any], ignore_prefix: bool) -> None:
             _log.info("worker output", extra={"pid": source, "text": text})
         elif source == "raylet":
             _log.warning("Ray message", extra={"text": text})
+
+
+class _Listener(NamedTuple):
+    process: str
+    address: str
+    port: int
+
+
+@contextlib.contextmanager
+def on_loopback_only() -> Iterator[None]:
+    """Check that listeners that the block starts, in this process or its children, are on loopback addresses.
+
+    Raises:
+        OSError: another network interface leads to a listener.
+    """
+    before = _listeners()
+    yield
+    exposed = sorted(each for each in _listeners() - before if not _is_loopback(each.address))
+    if exposed:
+        shown = ", ".join(f"{each.process} on {each.address}:{each.port}" for each in exposed[:_MAX_SHOWN])
+        advice = "install the version of Ray that constraints.txt names"
+        raise OSError(f"Ray's listeners: {mismatch('loopback addresses only', shown, advice)}")
+
+
+def _listeners() -> set[_Listener]:
+    found = set()
+    process = psutil.Process()
+    for each in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # the process has ended
+            for connection in each.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    found.add(_Listener(each.name(), *connection.laddr))
+    return found
+
+
+def _is_loopback(address: str) -> bool:
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback
+
+
+def _check_room() -> None:
+    """Check the folder that Ray writes to.
+
+    Raises:
+        OSError: the folder cannot be written to, has less than 16 MiB of room, or a name that Ray cannot write.
+    """
+    # Ray chooses the folder in the same way.
+    folder = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")  # noqa: S108
+    advice = f"make room there, or {_ELSEWHERE}"
+    if not str(folder).isascii():
+        raise _mismatch(folder, "a path of ASCII characters", repr(str(folder)), _ELSEWHERE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        room = os.statvfs(folder)
+    except OSError as error:
+        raise OSError(f"Ray's folder {folder} cannot be written to: {error.strerror}: {advice}") from None
+    free_bytes = room.f_bavail * room.f_frsize
+    if free_bytes < _MIN_FREE_BYTES:
+        raise _mismatch(folder, f"at least {_MIN_FREE_BYTES} free bytes", str(free_bytes), advice)
+    if room.f_files and not room.f_favail:
+        raise _mismatch(folder, "room for more files", "none", advice)
+
+
+def _hint_of(error: Exception) -> str:
+    """Return the likely cause of an error at Ray's start, in parentheses; empty if none is known."""
+    hint = _HINTS.get(getattr(error, "errno", None) or 0)
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if hint is None and limit_bytes != resource.RLIM_INFINITY:
+        hint = f"addresses are limited to {limit_bytes} bytes, ulimit -v; Ray reserves far more than it uses"
+    return f" ({hint})" if hint else ""
+
+
+def _mismatch(folder: Path, expected: str, got: str, advice: str) -> OSError:
+    return OSError(f"Ray's folder {folder}: {mismatch(expected, got, advice)}")

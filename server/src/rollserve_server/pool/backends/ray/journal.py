@@ -8,7 +8,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 import ray
@@ -32,6 +31,8 @@ from rollserve_server.pool.state.sampler_state import Entry
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from rollserve_server.pool.backends.ray.identity import SamplerIdentity
     from rollserve_server.pool.journal.journal import Changes
     from rollserve_server.pool.state.ownership import LeaseAnswer

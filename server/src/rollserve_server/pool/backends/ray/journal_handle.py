@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from rollserve_server.pool.backends.ray.identity import ForgedMessageError, SamplerIdentity, Seal
 from rollserve_server.pool.backends.ray.journal_actor import JournalActor
 from rollserve_server.pool.backends.ray.names import journal_name
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
 
 __all__ = ["JournalHandle"]
 

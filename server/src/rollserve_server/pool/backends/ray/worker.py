@@ -10,8 +10,8 @@ import functools
 import itertools
 import logging
 import pickle
+import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import ray
@@ -20,14 +20,15 @@ import ray.exceptions
 from rollserve_server.activity import Phase
 from rollserve_server.errors import DomainError, FaultError, SamplerLostError, WorkerLostError, portable
 from rollserve_server.futures import ignore_result, in_background
-from rollserve_server.machine import private_bytes
+from rollserve_server.machine import data_bytes, memory_bytes, num_cores, private_bytes
 from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listener, WorkerLine
 from rollserve_server.pool.backends.ray.losses import KernelKills, domain_error
-from rollserve_server.pool.backends.ray.worker_memory import limit_allocations, max_memory_bytes
 from rollserve_server.sampling import Worker, new_array
 from rollserve_wire.memory import give_back_memory, hold_on_to_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CONCURRENCY", "RayWorker", "WorkerActor"]
 
+_log = logging.getLogger(__name__)
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-_log = logging.getLogger(__name__)
 
 _CONTROL, _ASIDE = "control", "aside"
 CONCURRENCY = {_CONTROL: 1, _ASIDE: 2}
@@ -51,9 +52,11 @@ CONCURRENCY = {_CONTROL: 1, _ASIDE: 2}
 another."""
 _INLINE_BYTES = 64 << 10
 """Size up to which a buffer travels in its report: waiting for another Ray object costs more than copying it."""
-
 _LOST_FRAME_SECONDS = 10.0
 """How long a worker may be seen doing nothing, while nothing moves on its line, before an unanswered call is lost."""
+_MIN_BYTES = 4 << 30
+_ROOM_BYTES = 1 << 30
+"""Room for memory that libraries with many threads reserve and do not use."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +85,8 @@ class WorkerActor(Worker):
         self._keeps_memory = settings.hold_memory
         self._epoch = epoch
         self._held: dict[int, Any] = {}
-        self._max_memory_bytes = max_memory_bytes(settings)
-        limit_allocations(self._max_memory_bytes)
+        self._max_memory_bytes = _max_memory_bytes_of(settings)
+        _limit_allocations(self._max_memory_bytes)
         super().__init__(worker_index, settings, self._new_buffer)
 
     def heartbeat(self) -> Heartbeat:
@@ -470,3 +473,22 @@ class _RayBuffer:
 def _kill(actor: Any) -> None:
     with contextlib.suppress(ray.exceptions.RaySystemError):  # Ray has ended, and the actor with it
         ray.kill(actor)
+
+
+def _max_memory_bytes_of(settings: WorkerSettings) -> int:
+    """Return the memory that a worker of this machine may take for itself; 0 for any."""
+    if settings.worker_max_memory_bytes is not None:
+        return settings.worker_max_memory_bytes
+    return min(max(memory_bytes() // num_cores(), _MIN_BYTES), memory_bytes() // 4 * 3)
+
+
+def _limit_allocations(max_bytes: int) -> None:
+    """Let allocations of this process fail that would take it far beyond its memory before the pool looks at it.
+
+    Args:
+        max_bytes: memory that the process may take; 0 for any.
+    """
+    # Only the soft limit: child processes have limits of their own, which may be higher.
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = data_bytes() + max_bytes + max_bytes // 4 + _ROOM_BYTES if max_bytes else hard
+    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))

@@ -1,1 +1,0 @@
-"""Heads: what turns a network's outputs into actions and their log-probabilities."""

@@ -1,1 +1,0 @@
-"""Child processes in which agents are probed before they are accepted."""

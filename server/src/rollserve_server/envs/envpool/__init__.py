@@ -1,1 +1,0 @@
-"""EnvPool's environments as vector environments."""

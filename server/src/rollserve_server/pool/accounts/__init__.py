@@ -1,1 +1,0 @@
-"""Accounts: what became of everything that was simulated."""

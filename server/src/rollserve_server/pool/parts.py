@@ -1,0 +1,192 @@
+"""The parts of a pool: made for a new run, or from what an earlier server left; and their workers, started."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from rollserve_server.envs import worker_observation_bytes
+from rollserve_server.errors import InvalidValueError, NotReadyError
+from rollserve_server.pool.accounts import Counters
+from rollserve_server.pool.episode_log import EpisodeLog
+from rollserve_server.pool.sequences.row_sequences import RowSequences
+from rollserve_server.pool.sequences.sequences import Sequences
+from rollserve_server.pool.takeover import own_seed
+from rollserve_server.pool.versions.agent_updates import AgentUpdates
+from rollserve_server.pool.versions.env_updates import EnvUpdates
+from rollserve_server.pool.versions.selection import Selection
+from rollserve_server.pool.versions.versions import Versions
+from rollserve_server.pool.workers.broadcast import Broadcast
+from rollserve_wire.reasons import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rollserve_server.pool.backends.backend import Backend
+    from rollserve_server.pool.journal.journal import Journal
+    from rollserve_server.pool.requests import SamplingOptions
+    from rollserve_server.pool.state.sampler_state import SamplerState
+    from rollserve_server.settings import PoolSettings
+    from rollserve_wire.environments import EnvSpec
+
+__all__ = ["PoolParts", "decide"]
+
+_DEFAULT_FACTOR = 4
+"""Workers per core that clients may ask for by default: more would fill a machine that has no cores for them."""
+_EPOCH_BITS = 40
+"""Bits of the numbers that name work; the epoch stands above them, so that servers of one sampler use different
+names."""
+_SEED_BITS = 53
+"""Bits of a random root seed: as many as an integer has in JavaScript."""
+_MAX_BURST_SECONDS = 0.25
+"""Time whose steps may be made at once: orders are as short as that asks for, and unused time counts no longer."""
+_MIN_SLICE_SECONDS = 0.0005
+
+_log = logging.getLogger(__name__)
+
+
+def decide(settings: PoolSettings, default: int) -> PoolSettings:
+    """Return settings with a seed, numbers of workers and a sampler's memory; `default` is a worker for each core."""
+    num_workers = settings.workers or min(default, settings.max_workers or default)
+    max_workers = settings.max_workers or max(_DEFAULT_FACTOR * default, num_workers)
+    seed = secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed
+    health = settings.health
+    if health.sampler_observation_bytes is None:
+        num_bytes = _DEFAULT_FACTOR * default * worker_observation_bytes(health)
+        health = health.model_copy(update={"sampler_observation_bytes": num_bytes})
+    changes = {"workers": num_workers, "max_workers": max_workers, "seed": seed, "health": health}
+    return settings.model_copy(update=changes)
+
+
+class PoolParts:
+    """The parts of a pool that calls work with.
+
+    Attributes:
+        settings: what the pool was made with.
+        run: name of the sampler's run.
+        seed: root seed that all seeds of calls without a seed derive from.
+        ids: names for workers' work; none comes twice in the life of a sampler.
+        workers: the workers.
+        versions: versions that all workers hold.
+        selection: chooses versions for calls.
+        agent_updates: makes versions of agents.
+        env_updates: makes environments, also for evaluations.
+        sequences: sequences of whole episodes.
+        row_sequences: sequences of rows, for fragments.
+        journal: keeps what outlives the server.
+        episode_log: the ended episodes.
+        counters: totals of calls.
+        num_calls: number of calls that run now, evaluations included.
+        step_rate: limit of the steps per second of all calls; None without one.
+    """
+
+    def __init__(self, backend: Backend, settings: PoolSettings, journal: Journal, state: SamplerState | None) -> None:
+        """Make the parts, without workers.
+
+        Args:
+            backend: creates workers.
+            settings: settings of `decide`.
+            journal: keeps what outlives the server.
+            state: what an earlier server left; None for a new run.
+        """
+        assert settings.seed is not None  # noqa: S101  # `decide` has set it
+        self.settings = settings
+        self.run = secrets.token_hex(8) if state is None else state.run
+        self.seed = settings.seed
+        self.ids: Iterator[int] = itertools.count((journal.epoch - 1 << _EPOCH_BITS) + 1)
+        self.versions = Versions(backend, settings, state)
+        self.workers = self.versions.workers
+        self.selection = Selection(self.versions, settings.agents)
+        self.agent_updates = AgentUpdates(self.versions, self.selection, journal, settings.agents)
+        self.env_updates = EnvUpdates(self.versions, journal, settings)
+        is_first = state is None and not journal.follows_loss
+        seed, max_kept = self.seed if is_first else own_seed(self.seed, journal.epoch), settings.calls.max_calls
+        self.sequences = Sequences(seed, max_kept, self.ids)
+        self.row_sequences = RowSequences(seed, max_kept, self.ids)
+        self.journal = journal
+        self.episode_log = EpisodeLog(settings.metrics)
+        self.counters = Counters()
+        self.num_calls = 0
+        steps_per_second = settings.quota.steps_per_second
+        self.step_rate = _StepRate(steps_per_second) if steps_per_second else None
+
+    def check_run(self, expected: str | None) -> None:
+        """Raise NotReadyError if a request is about another run of the sampler than the present one."""
+        if expected not in (None, self.run):
+            got = f"{self.run!r}, in which the sampler is since it has started again"
+            hint = "update the environment, then the agent, and call again"
+            field, reason = "options.sampler_run", Reason.SAMPLER_RUN
+            raise NotReadyError.of(field, expected=repr(expected), got=got, hint=hint, reason=reason)
+
+    def max_episode_length(self, options: SamplingOptions) -> int | None:
+        """Return the number of steps after which a call's episodes are truncated; None for no limit."""
+        return options.max_episode_length or self.settings.worker.max_episode_length
+
+    async def start_workers(self, env: EnvSpec, state: SamplerState | None) -> None:
+        """Start the workers, or take over the workers that an earlier server left.
+
+        Args:
+            env: first environment of a new run.
+            state: what an earlier server left; None for a new run.
+
+        Raises:
+            WorkerLostError: a worker did not start in time, or none did.
+            InvalidValueError: more healthy workers are required than there are; or the environment cannot be made.
+            NotFoundError, NotAllowedError: the environment cannot be made.
+        """
+        num_workers, min_healthy = self.settings.workers, self.settings.health.min_healthy_workers
+        assert num_workers is not None  # noqa: S101  # `decide` has set it
+        if min_healthy > num_workers:
+            whose = "the number of workers" if state is None else "the number of workers that the sampler has"
+            expected = f"at most {num_workers}, {whose}"
+            raise InvalidValueError.of("min_healthy_workers", expected=expected, got=min_healthy)
+        await self.workers.start(num_workers)
+        if state is None:
+            await self.env_updates.update([env], per_worker=False)
+        else:
+            take_over = self.versions.take_over
+            await Broadcast(self.workers, take_over, wait_for_lost=False, isolate_failures=True).answers()
+            self.workers.resume_totals(state.snapshot.workers, state.snapshot.departed)
+
+
+class _StepRate:
+    """A limit of a pool's steps per second: a token bucket over the steps of all calls.
+
+    Steps are counted when a worker has reported them. Orders wait until the steps so far are paid for, so the mean rate
+    is kept, and single orders may exceed it.
+    """
+
+    def __init__(self, steps_per_second: float) -> None:
+        """Start with all steps paid for."""
+        self._steps_per_second = steps_per_second
+        self._paid_at = 0.0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether orders have to wait."""
+        return self._paid_at > time.monotonic()
+
+    def count(self, num_steps: int) -> None:
+        """Record steps."""
+        start = max(self._paid_at, time.monotonic() - _MAX_BURST_SECONDS)
+        self._paid_at = start + num_steps / self._steps_per_second
+
+    async def paid(self) -> None:
+        """Wait until an order may be given, unless other orders exceed the rate meanwhile."""
+        await asyncio.sleep(max(self._paid_at - time.monotonic(), 0.0))
+
+    def slice_seconds(self, seconds: float, num_workers: int, worker_steps_per_second: float) -> float:
+        """Return how long an order may take.
+
+        Args:
+            seconds: time without a limit.
+            num_workers: number of workers that have orders at the same time.
+            worker_steps_per_second: speed of the worker; 0 if it is not known.
+        """
+        share = self._steps_per_second * _MAX_BURST_SECONDS / num_workers
+        allowed = share / worker_steps_per_second if worker_steps_per_second else 0.0
+        return min(seconds, max(allowed, _MIN_SLICE_SECONDS))

@@ -1,0 +1,153 @@
+"""The step of rows with one agent each, whatever is kept of it and wherever rows begin: observe, act, record."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from rollserve_server.sampling.collect.acting import RecurrentStates, act, column_keys, mask_input
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rollserve_server.agents import Agent
+    from rollserve_server.envs import RowEnvs, VectorEnvs
+    from rollserve_server.errors import AgentFailedError, EpisodeFailedError
+    from rollserve_server.sampling.collect.acting import MaskInput
+    from rollserve_server.sampling.protocol import RecurrentState
+    from rollserve_server.sampling.record.columns import ColumnKey, ColumnWriter
+    from rollserve_server.sampling.record.infos import InfoReader
+
+__all__ = ["JointRows", "SingleRows"]
+
+_Envs = TypeVar("_Envs", bound="RowEnvs | VectorEnvs")
+_Infos = TypeVar("_Infos")
+_Ending = tuple[Sequence[np.ndarray], Sequence[np.ndarray], float]
+
+
+class _Rows(ABC, Generic[_Envs, _Infos]):
+    """M rows in which an agent acts. Callers begin episodes, step the environments between `act` and `record`, and end.
+
+    Attributes:
+        envs: the environments.
+        columns: what steps are written to; None if nothing is recorded.
+        states: the agent's recurrent states.
+        total_rewards: (M,), the sum of the raw rewards of each row's episode so far.
+    """
+
+    def __init__(
+        self, envs: _Envs, located: Callable[[AgentFailedError], EpisodeFailedError], no_infos: _Infos
+    ) -> None:
+        """Begin without an agent; `located` returns an error of a row with the episode that it was raised in."""
+        self.envs = envs
+        self.columns: ColumnWriter | None = None
+        self.total_rewards = np.zeros(envs.num_rows)
+        self._located = located
+        # The infos that came with the present observations.
+        self._infos: _Infos = no_infos
+
+    def column_keys(self, agent: Agent, reader: InfoReader) -> Iterator[ColumnKey]:
+        """Yield the keys of the columns that every step of an agent has; see `acting.column_keys`."""
+        envs = self.envs
+        leaves = envs.observation_leaves, envs.action_leaves, envs.environment_action_leaves
+        return column_keys(agent, reader, *leaves, has_raw_rewards=envs.raw_rewards is not envs.rewards)
+
+    def set_agent(self, agent: Agent, previous: Sequence[RecurrentState] = ()) -> None:
+        """Let an agent act from now on; see `RecurrentStates` about `previous`."""
+        self._agent = agent
+        self.states = RecurrentStates(self.envs.num_rows, agent, previous)
+        self._mask = mask_input(agent, self.envs.num_rows)
+        self.read_masks(self._infos)
+
+    def begin(self, rows: int | Sequence[int] | NDArray[np.int64]) -> None:
+        """Begin episodes in rows: initial states, and no rewards yet."""
+        self.states.begin(rows)
+        self.total_rewards[rows] = 0.0
+
+    def act(self, noise: np.ndarray, rows: Callable[[], Sequence[int]]) -> Sequence[np.ndarray]:
+        """Record the present observations and what the agent decides, and return its actions, (M, *A) for each leaf.
+
+        Args:
+            noise: (M, K), random numbers of the rows' actions.
+            rows: returns the rows in use; called only after an error. Errors in other rows are ignored.
+
+        Raises:
+            AgentFailedError: the agent failed in a row in use.
+        """
+        observations, states, columns = self.envs.observations, self.states.columns, self.columns
+        if columns is not None:
+            columns.write("observations", observations)
+            if states:
+                columns.write("states", states)
+        actions, infos = act(self._agent, self._mask, observations, noise, states, rows, self._located)
+        if columns is not None:
+            columns.write("actions", actions)
+            columns.write("agent_infos", infos.values())
+        return actions
+
+    def record(self, infos: _Infos) -> None:
+        """Record what followed the actions, and read the masks of the observations, given the step's infos."""
+        envs, columns = self.envs, self.columns
+        self.read_masks(infos)
+        if self.states.columns:
+            self.states.take_rewards(envs.rewards)
+        self.total_rewards += envs.raw_rewards
+        if columns is not None:
+            columns.write("rewards", (envs.rewards,))
+            if envs.environment_actions:
+                columns.write("environment_actions", envs.environment_actions)
+            if envs.raw_rewards is not envs.rewards:
+                columns.write("raw_rewards", (envs.raw_rewards,))
+
+    def ending(self, row: int) -> _Ending:
+        """Return what an episode or fragment ends with: the last observations and states, and the sum of rewards."""
+        return self._last_observations(row), self.states.of_row(row), float(self.total_rewards[row])
+
+    def read_masks(self, infos: _Infos) -> None:
+        """Read the masks of all rows from the infos that came with the present observations."""
+        self._infos = infos
+        if self._mask is not None:
+            self._read(self._mask, infos)
+
+    @abstractmethod
+    def _read(self, mask: MaskInput, infos: _Infos) -> None:
+        """Let a mask be read from infos of all rows."""
+
+    @abstractmethod
+    def _last_observations(self, row: int) -> Sequence[np.ndarray]:
+        """Return copies of the observations after a row's last step."""
+
+
+class SingleRows(_Rows["RowEnvs", list[tuple[int, Mapping[Any, Any]]]]):
+    """Rows that are stepped one by one."""
+
+    def __init__(self, envs: RowEnvs, located: Callable[[AgentFailedError], EpisodeFailedError]) -> None:
+        super().__init__(envs, located, [])
+
+    def read_mask(self, row: int, info: Mapping[Any, Any]) -> None:
+        """Read the mask of a row whose environment was reset, from its infos."""
+        self._infos.append((row, info))
+        if self._mask is not None:
+            self._mask.read_row(row, info)
+
+    def _read(self, mask: MaskInput, infos: list[tuple[int, Mapping[Any, Any]]]) -> None:
+        mask.read_rows(infos)
+
+    def _last_observations(self, row: int) -> Sequence[np.ndarray]:
+        return tuple(column[row].copy() for column in self.envs.observations)
+
+
+class JointRows(_Rows["VectorEnvs", Mapping[str, Any]]):
+    """Rows that are stepped together."""
+
+    def __init__(self, envs: VectorEnvs, located: Callable[[AgentFailedError], EpisodeFailedError]) -> None:
+        super().__init__(envs, located, {})
+
+    def _read(self, mask: MaskInput, infos: Mapping[str, Any]) -> None:
+        mask.read_vector(self.envs, infos)
+
+    def _last_observations(self, row: int) -> Sequence[np.ndarray]:
+        return [column[0] for column in self.envs.last_observations(np.array([row]))]

@@ -1,1 +1,0 @@
-"""The worker: the methods that the pool calls, and the versions and the work that it keeps."""
