@@ -182,7 +182,7 @@ class Message:
         endings: ends of the episodes that end in it, as the bytes of an array of `ENDING`: an array of its own would
             take five times as long to send.
         moments: moments of the episodes or fragments that end in it, for each leaf of each `MomentsFormat` and then its
-            returns: the bytes of float64 (N, 1 + 2 K), as in `rollserve._codec.moments`.
+            returns: the bytes of float64 (N, 1 + 2 K), as in `rollserve_wire.moments`.
         num_non_finite_steps: number of steps in it with a NaN or an infinity; see `non_finite_step_count` of Account.
     """
 
