@@ -85,8 +85,9 @@ def test_lost_steps_are_charged_to_the_worker_that_wrote_them() -> None:
         parcel = Parcel(claim_id, (message,), start, stop, complete=stop == (2, 0))
         assert claims.take(PendingDelivery(worker, payload, parcel)) == []
 
-    first = claims.add(PlannedClaim(worker=0, start=0, stop=2, num_bytes=100))
-    write(0, first, 7, (0, 0), (1, 0))
+    assert claims.add(PlannedClaim(worker=0, start=0, stop=2, num_bytes=100)) is None
+    (first,) = claims.to_ask(0)
+    write(0, first.claim_id, 7, (0, 0), (1, 0))
     assert claims.lose(0) == [1]
     assert claims.to_begin(1) == [range(1, 2)]
     assert claims.finish(1, 1)

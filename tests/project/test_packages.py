@@ -239,6 +239,7 @@ def test_ray_and_grpc_are_imported_in_their_rooms_alone() -> None:
         assert "ray" not in tops or name.startswith("rollserve_server.pool.backends.ray."), name
         assert tops.isdisjoint({"grpc", "grpc_health", "grpc_reflection"}) or name.startswith(
             (
+                "rollserve_server.cli",  # with its list of ciphers
                 "rollserve_server.gateway.",
                 "rollserve_server.testing.faults",
                 "rollserve_server.conformance.",

@@ -9,7 +9,9 @@ _CIPHERS = "GRPC_SSL_CIPHER_SUITES"
 _is_default = _CIPHERS not in os.environ
 os.environ.setdefault(_CIPHERS, "ECDHE-PSK-CHACHA20-POLY1305")
 
-from rollserve_server.cli.main import main  # noqa: E402  # imports gRPC
+import grpc.aio  # noqa: E402, F401
+
+from rollserve_server.cli.main import main  # noqa: E402
 
 if _is_default:  # environments of the workers may use gRPC with others
     del os.environ[_CIPHERS]

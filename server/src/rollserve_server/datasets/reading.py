@@ -192,10 +192,6 @@ def _content(reader: data.Reader | None) -> datasets_pb2.DatasetContent:
     )
 
 
-if __name__ == "__main__":
-    main()
-
-
 class StepTooLargeError(Exception):
     """A single step that does not fit into a message.
 
@@ -290,3 +286,7 @@ def _message(batch: EpisodeBatch) -> bytes:
         is_wide = len(seeds) and (seeds.min() < 0 or seeds.max() >= 1 << 32)
         fields["wide_environment_seeds" if is_wide else "environment_seeds"] = seeds.tolist()
     return pb.ReadDatasetResponse(batch=episode_batch_pb2.EpisodeBatch(**fields)).SerializeToString()
+
+
+if __name__ == "__main__":
+    main()

@@ -104,9 +104,7 @@ async def abort(context: Context, error: Exception, rpc: FailedRpc, refusals: Re
             message = f"{field}: {message}"
     else:
         message = f"internal error of the server: its log has the details of request {rpc.request_id}"
-    # gRPC keeps the errors of ended RPCs for a while; the variables of the functions that raised this one, such as the
-    # request, go with its traceback. Their frames are not cleared: another RPC may wait in them, with the same error.
-    error.__traceback__ = None
+    _drop_tracebacks(error)
     await _end(context, code_of(error), message, reason_of(error), rpc.request_id, details)
 
 
@@ -133,6 +131,17 @@ async def _end(
     )
     await context.abort(code, message, metadata)
     raise AssertionError("abort raises")
+
+
+def _drop_tracebacks(error: BaseException | None) -> None:
+    """Let go of the functions that raised an error, and of their variables, such as the request.
+
+    gRPC keeps the errors of ended RPCs for a while. The frames are not cleared, because another RPC may wait in them,
+    with the same error.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _shortened(text: str, max_bytes: int) -> str:
