@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import enum
 import secrets
 import time
@@ -192,7 +193,7 @@ class EpisodeLog:
         """
         while self.num_added <= position:
             if self._error is not None:
-                raise self._error
+                raise copy.copy(self._error)
             await self._added.wait()
 
     def end(self, error: DomainError) -> None:

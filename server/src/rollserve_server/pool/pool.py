@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import time
@@ -246,7 +247,7 @@ class Pool:
 
     def _check_open(self) -> None:
         if self._refusal is not None:
-            raise self._refusal
+            raise copy.copy(self._refusal)
 
     async def update_agent(
         self, updates: Sequence[AgentUpdate | None], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False

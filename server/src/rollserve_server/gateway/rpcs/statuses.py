@@ -6,6 +6,7 @@ import asyncio
 import bisect
 import itertools
 import logging
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
@@ -104,7 +105,7 @@ async def abort(context: Context, error: Exception, rpc: FailedRpc, refusals: Re
             message = f"{field}: {message}"
     else:
         message = f"internal error of the server: its log has the details of request {rpc.request_id}"
-    _drop_tracebacks(error)
+    _free_frames(error)
     await _end(context, code_of(error), message, reason_of(error), rpc.request_id, details)
 
 
@@ -133,15 +134,13 @@ async def _end(
     raise AssertionError("abort raises")
 
 
-def _drop_tracebacks(error: BaseException | None) -> None:
-    """Let go of the functions that raised an error, and of their variables, such as the request.
+def _free_frames(error: Exception) -> None:
+    """Free the local variables of the functions that raised an error, such as the request.
 
-    gRPC keeps the errors of ended RPCs for a while. The frames are not cleared, because another RPC may wait in them,
-    with the same error.
+    gRPC keeps the errors of ended RPCs for a while. No error may be raised in several RPCs: its frames may be those that
+    another one waits in, which would end there.
     """
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    traceback.clear_frames(error.__traceback__)
 
 
 def _shortened(text: str, max_bytes: int) -> str:
