@@ -137,8 +137,8 @@ async def _end(
 def _free_frames(error: Exception) -> None:
     """Free the local variables of the functions that raised an error, such as the request.
 
-    gRPC keeps the errors of ended RPCs for a while. No error may be raised in several RPCs: its frames may be those that
-    another one waits in, which would end there.
+    gRPC keeps the errors of ended RPCs for a while. No error may be raised in several RPCs: its frames may be those
+    that another one waits in, which would end there.
     """
     traceback.clear_frames(error.__traceback__)
 
