@@ -274,7 +274,6 @@ def test_server_tells_of_a_cluster_that_does_not_answer_in_time() -> None:
     )
 
 
-@pytest.mark.slow  # fails: the space of a failed call's files is not free within a minute
 def test_full_disk_ends_fragment_calls_that_spill_and_leaves_nothing(tmp_path: Path) -> None:
     folder, port_file = tmp_path / "spilled", tmp_path / "port"
     folder.mkdir()

@@ -131,7 +131,7 @@ class RowPopulationCollector(PopulationCollector):
         super().__init__(population, envs.num_rows, num_retries, side_by_side=agent.side_by_side)
         self._envs = envs
         self._agent = agent
-        self._rows = SingleRows(envs, self._agent_failed)
+        self._rows = SingleRows(envs)
         self._rows.set_agent(agent)
         self._noise = RowNoise(envs.num_rows, agent)
         # For each row that has a unit, the seed of the environment's reset.
@@ -146,7 +146,7 @@ class RowPopulationCollector(PopulationCollector):
         """
         envs = self._envs
         rows = sorted(self._units)
-        actions = self._rows.act(self._noise.next(), lambda: rows)
+        actions = self._rows.act(self._noise.next(), lambda: rows, self._agent_failed)
         self._rows.record(envs.step(rows, actions))
         self.num_simulated_steps += len(rows) - len(envs.failures)
         for failure in envs.failures:

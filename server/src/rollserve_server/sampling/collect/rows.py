@@ -121,7 +121,7 @@ class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
         max_episode_length: int | None = None,
         num_retries: int = 0,
     ) -> None:
-        self._rows = SingleRows(envs, self._located)
+        self._rows = SingleRows(envs)
         super().__init__(root_seed, self._rows, agent, num_retries)
         self._max_episode_length = max_episode_length
         self._envs = envs
@@ -133,7 +133,7 @@ class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
         """Step all rows that have an episode, and return the episodes that ended."""
         envs, recorder = self._envs, self.recorder
         rows = sorted(self._running)
-        actions = self._rows.act(self._noise.next(), lambda: rows)
+        actions = self._rows.act(self._noise.next(), lambda: rows, self._located)
         sees_limit = envs.has_callbacks and self._max_episode_length is not None
         infos = envs.step(rows, actions, self._steps_left == 1 if sees_limit else None)
         self._rows.record(infos)

@@ -38,14 +38,11 @@ class _Rows(ABC, Generic[_Envs, _Infos]):
         total_rewards: (M,), the sum of the raw rewards of each row's episode so far.
     """
 
-    def __init__(
-        self, envs: _Envs, located: Callable[[AgentFailedError], EpisodeFailedError], no_infos: _Infos
-    ) -> None:
-        """Begin without an agent; `located` returns an error of a row with the episode that it was raised in."""
+    def __init__(self, envs: _Envs, no_infos: _Infos) -> None:
+        """Begin without an agent."""
         self.envs = envs
         self.columns: ColumnWriter | None = None
         self.total_rewards = np.zeros(envs.num_rows)
-        self._located = located
         # The infos that came with the present observations.
         self._infos: _Infos = no_infos
 
@@ -67,12 +64,19 @@ class _Rows(ABC, Generic[_Envs, _Infos]):
         self.states.begin(rows)
         self.total_rewards[rows] = 0.0
 
-    def act(self, noise: np.ndarray, rows: Callable[[], Sequence[int]]) -> Sequence[np.ndarray]:
+    def act(
+        self,
+        noise: np.ndarray,
+        rows: Callable[[], Sequence[int]],
+        located: Callable[[AgentFailedError], EpisodeFailedError],
+    ) -> Sequence[np.ndarray]:
         """Record the present observations and what the agent decides, and return its actions, (M, *A) for each leaf.
 
         Args:
             noise: (M, K), random numbers of the rows' actions.
             rows: returns the rows in use; called only after an error. Errors in other rows are ignored.
+            located: returns an error of a row with the episode that it was raised in. It is not kept: the caller would
+                be in a cycle, whose buffers and files only a collection frees.
 
         Raises:
             AgentFailedError: the agent failed in a row in use.
@@ -82,7 +86,7 @@ class _Rows(ABC, Generic[_Envs, _Infos]):
             columns.write("observations", observations)
             if states:
                 columns.write("states", states)
-        actions, infos = act(self._agent, self._mask, observations, noise, states, rows, self._located)
+        actions, infos = act(self._agent, self._mask, observations, noise, states, rows, located)
         if columns is not None:
             columns.write("actions", actions)
             columns.write("agent_infos", infos.values())
@@ -124,8 +128,8 @@ class _Rows(ABC, Generic[_Envs, _Infos]):
 class SingleRows(_Rows["RowEnvs", list[tuple[int, Mapping[Any, Any]]]]):
     """Rows that are stepped one by one."""
 
-    def __init__(self, envs: RowEnvs, located: Callable[[AgentFailedError], EpisodeFailedError]) -> None:
-        super().__init__(envs, located, [])
+    def __init__(self, envs: RowEnvs) -> None:
+        super().__init__(envs, [])
 
     def read_mask(self, row: int, info: Mapping[Any, Any]) -> None:
         """Read the mask of a row whose environment was reset, from its infos."""
@@ -143,8 +147,8 @@ class SingleRows(_Rows["RowEnvs", list[tuple[int, Mapping[Any, Any]]]]):
 class JointRows(_Rows["VectorEnvs", Mapping[str, Any]]):
     """Rows that are stepped together."""
 
-    def __init__(self, envs: VectorEnvs, located: Callable[[AgentFailedError], EpisodeFailedError]) -> None:
-        super().__init__(envs, located, {})
+    def __init__(self, envs: VectorEnvs) -> None:
+        super().__init__(envs, {})
 
     def _read(self, mask: MaskInput, infos: Mapping[str, Any]) -> None:
         mask.read_vector(self.envs, infos)

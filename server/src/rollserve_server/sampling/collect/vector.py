@@ -33,7 +33,7 @@ class VectorCollector(Collector):
     """
 
     def __init__(self, root_seed: int, envs: VectorEnvs, agent: Agent, num_retries: int = 0) -> None:
-        self._rows = JointRows(envs, self._with_block)
+        self._rows = JointRows(envs)
         super().__init__(root_seed, self._rows, agent, num_retries)
         self._envs = envs
         self._noise = BlockNoise(envs.num_rows, agent)
@@ -87,7 +87,7 @@ class VectorCollector(Collector):
     def step(self) -> list[Episode]:
         """Step all rows, and return the requested episodes that ended."""
         envs, recorder = self._envs, self.recorder
-        actions = self._rows.act(self._noise.next(self._indices), self._recording_rows)
+        actions = self._rows.act(self._noise.next(self._indices), self._recording_rows, self._with_block)
         try:
             infos = envs.step(actions)
         except EnvFailedError as error:

@@ -49,7 +49,7 @@ class RowFragmentCollector(AgentFragmentCollector):
         num_retries: int,
         memory_bytes: int,
     ) -> None:
-        self._envs, self._rows = envs, SingleRows(envs, self._with_episode)
+        self._envs, self._rows = envs, SingleRows(envs)
         super().__init__(sequence, self._rows, states, num_retries, memory_bytes)
         self._seeds = EpisodeGenerator()
         self._positions = [_Position(state.reset_index, state.episode_index) for state in states]
@@ -79,7 +79,7 @@ class RowFragmentCollector(AgentFragmentCollector):
             if not position.is_open:
                 self._open(row, position)
         rows = range(self.num_rows)
-        actions = self._rows.act(self._noise.next(), lambda: rows)
+        actions = self._rows.act(self._noise.next(), lambda: rows, self._with_episode)
         at_limit = self._at_limit()
         infos = envs.step(rows, actions, at_limit)
         if envs.failures:

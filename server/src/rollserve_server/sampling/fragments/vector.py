@@ -54,7 +54,7 @@ class VectorFragmentCollector(AgentFragmentCollector):
         num_retries: int,
         memory_bytes: int,
     ) -> None:
-        self._envs, self._rows = envs, JointRows(envs, self._with_episode)
+        self._envs, self._rows = envs, JointRows(envs)
         super().__init__(sequence, self._rows, states, num_retries, memory_bytes)
         self.outbox: TableOutbox = TableOutbox(self.infos)
         # For each row: its episode, and the infos that the episode began with.
@@ -108,7 +108,7 @@ class VectorFragmentCollector(AgentFragmentCollector):
             self._has_noise = True
             self._rows.states.begin(np.flatnonzero(self._episode_steps == 0))
         all_rows = range(self.num_rows)
-        actions = self._rows.act(self._noise.next(self._indices), lambda: all_rows)
+        actions = self._rows.act(self._noise.next(self._indices), lambda: all_rows, self._with_episode)
         infos = self._step_envs(actions)
         self._rows.record(infos)
         self._running_returns.add(envs.rewards)
