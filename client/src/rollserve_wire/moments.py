@@ -16,8 +16,6 @@ from rollserve_wire.spaces import Box, MultiBinary, Space, named_leaves
 from rollserve_wire.tensors import tensor_from_proto
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rollserve_wire.v1 import episode_batch_pb2, sampler_service_pb2
 
 __all__ = [

@@ -24,10 +24,9 @@ from rollserve_wire.v1 import tensor_pb2
 from rollserve_wire.v1.tensor_pb2 import NamedTensor, Tensor
 
 if TYPE_CHECKING:
-    from rollserve_wire.v1.tensor_pb2 import Compression, DataType
-
-if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from rollserve_wire.v1.tensor_pb2 import Compression, DataType
 
 __all__ = [
     "NO_TENSOR",
@@ -62,9 +61,15 @@ _DTYPES = {
 }
 _DATA_TYPES = {dtype: data_type for data_type, dtype in _DTYPES.items()}
 
-
 _MAX_DIMENSIONS = 32
 _MAX_ELEMENTS = 1 << 59  # more than any machine holds; numpy can count the bytes of as many
+
+NO_TENSOR = Tensor()
+
+_NAME, _TENSOR = (keys_of(NamedTensor.DESCRIPTOR)[name] for name in ("name", "tensor"))
+_SHAPE, _DATA = (keys_of(Tensor.DESCRIPTOR)[name] for name in ("shape", "data"))
+
+_P = TypeVar("_P", bound=bytes | memoryview | ArrayPart)
 
 
 def dtype_to_proto(dtype: np.dtype) -> tensor_pb2.DataType.ValueType:
@@ -179,14 +184,6 @@ def named_tensors_from_proto(
                 raise ValueError(mismatch("unique names", "this name twice"))
             arrays[named.name] = tensor_from_proto(named.tensor, is_column=are_columns)
     return arrays
-
-
-NO_TENSOR = Tensor()
-
-_NAME, _TENSOR = (keys_of(NamedTensor.DESCRIPTOR)[name] for name in ("name", "tensor"))
-_SHAPE, _DATA = (keys_of(Tensor.DESCRIPTOR)[name] for name in ("shape", "data"))
-
-_P = TypeVar("_P", bound=bytes | memoryview | ArrayPart)
 
 
 def add_named_tensor(

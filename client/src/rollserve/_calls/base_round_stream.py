@@ -21,8 +21,6 @@ from rollserve_wire.v1.episode_batch_pb2 import Account as AccountProto
 from rollserve_wire.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import grpc
 
     from rollserve._calls.interruptions import Contact

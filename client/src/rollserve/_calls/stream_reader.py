@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from rollserve._calls.responses import Bytes, Content
     from rollserve._calls.resumption import AnyBatch, Request
-    from rollserve.account import Account
     from rollserve_wire.spaces import Space
     from rollserve_wire.v1.episode_batch_pb2 import SharedMemory
 

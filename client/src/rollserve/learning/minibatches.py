@@ -24,11 +24,10 @@ from rollserve_wire.columns import (
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import ArrayLike, NDArray
 
-    from rollserve_wire.columns import Columns
 
 __all__ = [
     "Fragments",

@@ -69,6 +69,7 @@ by a key of a YAML file (env_kwargs: …); both have underscores where the optio
 variable, the variable before the file.
 """
 _FIELDS = [field for field in Settings.flat_fields() if field.info.description is not None]
+_NAMES = [field.name for field in _FIELDS]
 _MAX_SHOWN = 200  # characters of a value
 _EXPECTED = {
     "bool_parsing": "true or false",
@@ -184,11 +185,10 @@ def _load(path: Path) -> Any:
 def _checked(path: Path, values: Any) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise click.ClickException(f"config: {path}: expected keys and values, got {type(values).__name__}")
-    names = {field.name for field in Settings.flat_fields() if field.info.description is not None}
     for key in values:
-        if key not in names:
+        if key not in _NAMES:
             similar = str(key).replace("-", "_")
-            hint = f": did you mean {similar!r}?" if similar in names else ""
+            hint = f": did you mean {similar!r}?" if similar in _NAMES else ""
             raise click.ClickException(f"config: {path}: expected names of settings, got {str(key)!r}{hint}")
     return values | {name: _as_list(path, name, values[name]) for name in _LISTS if values.get(name) is not None}
 
@@ -244,7 +244,7 @@ def _expected(error: ErrorDetails) -> str:
 def _run(context: click.Context, /, **options: Any) -> None:
     if context.invoked_subcommand is not None:
         return
-    _check_variables(os.environ, [field.name for field in _FIELDS] + ["config"])
+    _check_variables(os.environ, [*_NAMES, "config"])
     try:
         settings = Settings.from_flat({name: value for name, value in options.items() if value not in (None, ())})
     except pydantic.ValidationError as error:

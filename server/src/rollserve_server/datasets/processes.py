@@ -1,4 +1,4 @@
-"""The server's side of a recording's child process; see `writing`."""
+"""The server's side of the processes for datasets; see `commands`, `reading` and `writing`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _END_SECONDS = 10.0
 _MIN_READ_BYTES, _MAX_READ_BYTES = 1 << 30, 4 << 30
 
 
-class Child:
+class _Child:
     """A process that carries out commands of one call."""
 
     def __init__(self, process: asyncio.subprocess.Process, lifeline: Lifeline) -> None:
@@ -158,7 +158,7 @@ class DatasetReader:
         contents: what the files of each source hold, as messages.
     """
 
-    def __init__(self, child: Child, contents: Sequence[bytes]) -> None:
+    def __init__(self, child: _Child, contents: Sequence[bytes]) -> None:
         self._child = child
         self.contents = contents
         self._next = in_background(child.ask({}, field="sources"))
@@ -170,7 +170,7 @@ class DatasetReader:
         Raises:
             DomainError: the files cannot be read, or do not fit the request.
         """
-        child = await Child.start("reading")
+        child = await _Child.start("reading")
         try:
             _, contents = await child.ask(request, field="sources")
         except BaseException:
@@ -226,7 +226,7 @@ class Recorder:
         written: what the dataset holds.
     """
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: _Child) -> None:
         self._child = child
         self.written = Written(0, 0, 0, 0, 0)
 
@@ -243,7 +243,7 @@ class Recorder:
             NotFoundError: a library is not installed.
             OverLimitError: the disk is full.
         """
-        recorder = cls(await Child.start("writing"))
+        recorder = cls(await _Child.start("writing"))
         try:
             await recorder._command(request, spaces)
         except BaseException:

@@ -96,13 +96,9 @@ class _Read:
         messages: list[bytes] = []
         continuing: list[int] = []
         if drawn.batch is not None:
-            try:
-                for message, continues in encoded(drawn.batch, self._max_bytes):
-                    continuing += [len(messages)] if continues else []
-                    messages.append(message)
-            except StepTooLargeError as error:
-                text = f"expected at least {error.num_bytes} for a single step, got {self._max_bytes}"
-                raise RefusedError("MESSAGE_TOO_SMALL", text, field="max_message_bytes") from None
+            for message, continues in encoded(drawn.batch, self._max_bytes):
+                continuing += [len(messages)] if continues else []
+                messages.append(message)
         positions = [(0, 0, 0) if reader is None else tuple(reader.position) for reader in self._readers]
         answer = {
             "source": drawn.source,
@@ -192,23 +188,11 @@ def _content(reader: data.Reader | None) -> datasets_pb2.DatasetContent:
     )
 
 
-class StepTooLargeError(Exception):
-    """A single step that does not fit into a message.
-
-    Attributes:
-        num_bytes: size of the message that it needs.
-    """
-
-    def __init__(self, num_bytes: int) -> None:
-        super().__init__(num_bytes)
-        self.num_bytes = num_bytes
-
-
 def encoded(batch: EpisodeBatch, max_bytes: int) -> Iterator[tuple[bytes, bool]]:
     """Yield the messages of a batch, and whether the first segment of each continues the last one of the one before.
 
     Raises:
-        StepTooLargeError: a single step takes more than `max_bytes`.
+        RefusedError: a single step takes more than `max_bytes`.
         ValueError: a column of a dtype that the wire does not have.
     """
     for part, continues in _parts(batch, min(max_bytes, _MESSAGE_BYTES)):
@@ -217,11 +201,12 @@ def encoded(batch: EpisodeBatch, max_bytes: int) -> Iterator[tuple[bytes, bool]]
 
 def _fitting(batch: EpisodeBatch, continues: bool, max_bytes: int) -> Iterator[tuple[bytes, bool]]:
     """Yield the message of a batch, or those of its halves where it is too large."""
-    data = _message(batch)
-    if len(data) <= max_bytes:
-        yield data, continues
+    message = _message(batch)
+    if len(message) <= max_bytes:
+        yield message, continues
     elif batch.num_steps == 1:
-        raise StepTooLargeError(len(data))
+        text = f"expected at least {len(message)} for a single step, got {max_bytes}"
+        raise RefusedError("MESSAGE_TOO_SMALL", text, field="max_message_bytes")
     else:
         halves = _cut(batch, batch.num_steps // 2)
         for number, half in enumerate(halves):

@@ -1,4 +1,4 @@
-"""Connections, seen from outside: their number, which is bounded by peer, and the bytes that they have received.
+"""Connections, seen from outside: whom they are charged to, their number, and the bytes that they have received.
 
 gRPC bounds no peer, and tells of no message before it has arrived whole.
 """
@@ -56,7 +56,7 @@ class Traffic:
         """
         if not _COUNTS_BYTES:
             return None
-        address = address_of(peer)
+        address = _address_of(peer)
         found = self._received_by(address)
         if found is None and time.monotonic() - self._searched >= _SEARCH_SECONDS:
             with contextlib.suppress(OSError):  # the process has as many files open as it may
@@ -130,7 +130,8 @@ def _connection(number: int, port: int) -> Iterator[tuple[socket.socket, _Addres
     with contextlib.ExitStack() as stack:
         found = None
         with contextlib.suppress(OSError):  # the file is closed by now, no socket, or not connected
-            descriptor = stack.enter_context(_duplicate(number))
+            descriptor = os.dup(number)  # a number of its own, so that gRPC may close its own meanwhile
+            stack.callback(os.close, descriptor)
             connection = socket.socket(fileno=descriptor)
             stack.callback(connection.detach)
             if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port:
@@ -147,7 +148,7 @@ def _traffic(number: int) -> tuple[_Address, int] | None:
             return None
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
         host, port = connection.getpeername()[:2]
-        return (plain_host(host), port), int(_TCP_INFO.unpack(info)[0])
+        return (_plain_host(host), port), int(_TCP_INFO.unpack(info)[0])
     except (OSError, struct.error):  # the file is closed by now, no socket, or not connected
         return None
     finally:
@@ -155,28 +156,18 @@ def _traffic(number: int) -> tuple[_Address, int] | None:
             connection.detach()
 
 
-@contextlib.contextmanager
-def _duplicate(number: int) -> Iterator[int]:
-    """Yield a number of its own for an open file, so that gRPC may close its own meanwhile."""
-    descriptor = os.dup(number)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def charged_peer(peer: str) -> str:
     """Return whom a connection is charged to, given its name from gRPC, such as `ipv4:10.0.0.1:4711`."""
-    return charged_host(address_of(peer)[0])
+    return charged_host(_address_of(peer)[0])
 
 
-def address_of(peer: str) -> tuple[str, int]:
+def _address_of(peer: str) -> tuple[str, int]:
     """Return host and port of a connection's client, given its name from gRPC; port 0 for other kinds of sockets."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    return plain_host(host.strip("[]")), int(port) if port.isdecimal() else 0
+    return _plain_host(host.strip("[]")), int(port) if port.isdecimal() else 0
 
 
-def plain_host(host: str) -> str:
+def _plain_host(host: str) -> str:
     """Return a numeric address without its interface, one of IPv4 as such where a socket of IPv6 has it."""
     return host.partition("%")[0].removeprefix("::ffff:")
 

@@ -108,7 +108,7 @@ class Gateway:
         self._authentication = Authentication(settings.identity)
         self._samplers = samplers
         limits = settings.clients
-        options = channel_options(limits, settings.max_request_bytes)
+        options = _channel_options(limits, settings.max_request_bytes)
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self.metrics = Metrics(samplers, self._expiries)
         places = Places(
@@ -141,7 +141,7 @@ class Gateway:
         self._health = Health(_SERVICES, limits.client_stall_seconds, intake, self.metrics)
         self._health_listener = None
         if settings.health_listen is not None:
-            self._health_listener = HealthListener(settings.health_listen, limits, _SERVICES, self.metrics)
+            self._health_listener = _HealthListener(settings.health_listen, limits, _SERVICES, self.metrics)
         reflection = Reflection((SAMPLER_SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES), self._rpcs, intake)
         self._server.add_generic_rpc_handlers((service.handler(), self._health.handler(), *reflection.handlers()))
         self._hurried = asyncio.Event()
@@ -155,7 +155,7 @@ class Gateway:
             OSError: the server cannot listen there.
         """
         credentials = None if self._certificates is None else self._certificates.credentials()
-        self.port = listen(self._server, self._settings.listen, "listen", credentials)
+        self.port = _listen(self._server, self._settings.listen, "listen", credentials)
         if self._health_listener is not None:
             await self._health_listener.start()
             self._health_listener.health.start_serving()
@@ -218,7 +218,7 @@ class Gateway:
         hurried.cancel()
 
 
-class HealthListener:
+class _HealthListener:
     """A server of gRPC that has the health service alone, with connections and places of its own."""
 
     def __init__(self, address: str, limits: ClientLimits, services: Collection[str], metrics: Metrics) -> None:
@@ -231,7 +231,7 @@ class HealthListener:
             metrics: counts the RPCs.
         """
         self._address = address
-        self._server = grpc.aio.server(options=channel_options(limits, MAX_CHECK_BYTES))
+        self._server = grpc.aio.server(options=_channel_options(limits, MAX_CHECK_BYTES))
         self.health = Health(services, limits.client_stall_seconds, Intake(MAX_CHECK_BYTES, 0), metrics)
         self._server.add_generic_rpc_handlers((self.health.handler(),))
 
@@ -241,7 +241,7 @@ class HealthListener:
         Raises:
             OSError: the server cannot listen there.
         """
-        listen(self._server, self._address, "health_listen")
+        _listen(self._server, self._address, "health_listen")
         await self._server.start()
 
     async def stop(self) -> None:
@@ -249,7 +249,7 @@ class HealthListener:
         await self._server.stop(None)
 
 
-def listen(
+def _listen(
     server: grpc.aio.Server, address: str, setting: str, credentials: grpc.ServerCredentials | None = None
 ) -> int:
     """Have a server listen at an address, which a setting names, and return the port; without credentials, in plain.
@@ -266,11 +266,11 @@ def listen(
         raise OSError(f"{setting}: {text}") from error
 
 
-def channel_options(limits: ClientLimits, max_request_bytes: int) -> list[tuple[str, int]]:
+def _channel_options(limits: ClientLimits, max_request_bytes: int) -> list[tuple[str, int]]:
     """Return the options of a server of gRPC, by gRPC's names."""
     return [
         ("grpc.max_receive_message_length", max_request_bytes),
-        # Requests are decompressed within their own limits, by `requests/decompression.py`.
+        # Requests are decompressed within their own limits, by `requests/intake.py`.
         ("grpc.per_message_decompression", 0),
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY | _GZIP),
         ("grpc.so_reuseport", 0),

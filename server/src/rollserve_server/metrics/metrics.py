@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from rollserve_server import __version__
-from rollserve_server.metrics.episodes import EpisodeCollector
-from rollserve_server.metrics.expiry import ExpiryCollector
-from rollserve_server.metrics.samplers import SamplerCollector
+from rollserve_server.metrics.collectors import EpisodeCollector, ExpiryCollector, SamplerCollector
 
 if TYPE_CHECKING:
     from rollserve_server.identity import Expiry

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rollserve_server.pool.accounts import WorkerTotals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import numpy as np
     from gymnasium import Space

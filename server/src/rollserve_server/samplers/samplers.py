@@ -34,7 +34,6 @@ from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.pool import SavedSampler, ServerBackend
-    from rollserve_server.samplers.sampler import SamplerRequest
     from rollserve_server.settings import PoolSettings, SamplerSettings
     from rollserve_wire.environments import EnvSpec
 

@@ -322,5 +322,5 @@ class _MortalWorker(ThreadWorker):
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
         answer = super().work(order)
         if self._faults.take(KillWorker, lambda fault: fault.worker_index in (None, self.index)):
-            self.kill(WorkerLostError(f"worker {self.index} is lost: a test has asked for it", self.index))
+            self.kill(WorkerLostError(f"worker {self.index} is lost: {_ASKED}", self.index))
         return answer

@@ -1,4 +1,4 @@
-"""Cases about calls and their requests: options, agents, environments, evaluations, streams."""
+"""Cases about calls and their requests: options, agents, environments, evaluations, streams, breaks, warnings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _stream(num_steps: int) -> Json:
 
 
 def call_cases() -> list[Case]:
-    """Return the cases."""
+    """Return the cases about calls and their requests."""
     texts = {"label": 'Grüße, 世界 "quoted" \\ \n end'}
     box = [env(), RANDOM]
     exact = {"do": "obtain_exact_episodes", "num_episodes_per_worker": 5, "options": {"seed": "3"}}
@@ -201,7 +201,7 @@ def warning_cases() -> list[Case]:
 
 
 def resumption_cases() -> list[Case]:
-    """Return the cases."""
+    """Return the cases about streams that are taken up again."""
     large = env(observations="large", max_length=30)
     exact = {"do": "obtain_exact_episodes", "num_episodes_per_worker": 2, "options": {"seed": "3"}}
     not_reproducible = [

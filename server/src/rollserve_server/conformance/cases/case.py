@@ -1,4 +1,4 @@
-"""Operations, and steps of scripts, that cases are made of."""
+"""What a case is, and the operations, and steps of scripts, that cases are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases about errors: every reason, fields, deadlines, streams that end too early."""
+"""Cases about errors and access: every reason, fields, deadlines, streams that end too early, TLS, tokens."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ _STATUS: Json = {"do": "status"}
 
 
 def error_cases() -> list[Case]:
-    """Return the cases."""
-    status = {"do": "status"}
+    """Return the cases about errors."""
     pairs = [(code, reason) for code, reasons in _REASONS.items() for reason in reasons.split()]
     batch = sending(recording("parts").messages)
 
@@ -45,7 +44,7 @@ def error_cases() -> list[Case]:
         Case(
             "reasons-of-calls",
             "errors of every reason",
-            [status] * len(pairs),
+            [_STATUS] * len(pairs),
             scripts=[failing("GetSampler", *pair) for pair in pairs],
         ),
         Case(
@@ -57,7 +56,7 @@ def error_cases() -> list[Case]:
         Case(
             "unknown-reasons",
             "reasons and statuses of a later version",
-            [status, status, status],
+            [_STATUS, _STATUS, _STATUS],
             scripts=[
                 failing("GetSampler", "FAILED_PRECONDITION", "MOON_IN_THE_WRONG_HOUSE"),
                 failing("GetSampler", "DATA_LOSS", "INTERNAL"),
@@ -99,7 +98,7 @@ def error_cases() -> list[Case]:
         Case(
             "deadline-of-a-call",
             "a call that takes longer than the client waits",
-            [status, status],
+            [_STATUS, _STATUS],
             {"timeout_seconds": 1},
             faults=[{"fault": "delay", "seconds": 3.0, "rpc": "GetSampler"}],
             client_errors={0: {"kind": "deadline"}},
@@ -123,7 +122,7 @@ def error_cases() -> list[Case]:
 
 
 def access_cases() -> list[Case]:
-    """Return the cases."""
+    """Return the cases about TLS and tokens."""
     return [
         Case(
             "tls-and-token",

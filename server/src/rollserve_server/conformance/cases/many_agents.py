@@ -86,7 +86,7 @@ def _recurrent(num_inputs: int = 256, size: int = 3) -> Json:
 
 
 def many_agent_cases() -> list[Case]:
-    """Return the cases."""
+    """Return the cases about many agents."""
     return [*_batch_cases(), *_policy_cases(), *_stream_cases(), *_evaluation_cases()]
 
 

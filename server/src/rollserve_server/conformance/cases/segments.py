@@ -1,4 +1,4 @@
-"""Cases about the ends of segments: values, recurrent states and returns there, over messages, fragments and breaks."""
+"""Cases about the ends of segments, over messages, fragments and breaks, and about the values of columns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _recurrent() -> Json:
 
 
 def segment_cases() -> list[Case]:
-    """Return the cases."""
+    """Return the cases about the ends of segments."""
     start = [env(observations="vector", max_length=30), _recurrent()]
     exact = {"do": "obtain_exact_episodes", "num_episodes_per_worker": 2, "options": {"seed": "3", **_ENDS}}
     whole = samples(120, **_ENDS)
@@ -82,7 +82,7 @@ def _recorded(name: str, about: str, **connect: Any) -> Case:
 
 
 def value_cases() -> list[Case]:
-    """Return the cases."""
+    """Return the cases about the values of columns."""
     stack = {"name": "FrameStackObservation", "kwargs": {"stack_size": 4}}
     stacked = {**env(observations="frame"), "wrappers": [stack]}
     return [

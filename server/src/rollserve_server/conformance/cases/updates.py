@@ -1,4 +1,4 @@
-"""Cases about agents and updates: normalization, action masks, updates of some workers, changes, questions."""
+"""Cases about agents, updates and transforms: normalization, masks, updates of some workers, changes, questions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _normalizing() -> Json:
 
 
 def update_cases() -> list[Case]:
-    """Return the cases."""
+    """Return the cases about agents and updates."""
     info, leaf = {"info": "action_mask"}, {"observation": "action_mask"}
     by_info = env(masks="info", actions="multi_discrete")
     python: Json = {"kind": "python", "name": "conformance", "kwargs": {"gain": 2.0}}
@@ -128,7 +128,7 @@ def _env(*transforms: Json, **kwargs: Any) -> Json:
 
 
 def transform_cases() -> list[Case]:
-    """Return the cases."""
+    """Return the cases about transforms."""
     clipped: Json = {"clip_rewards": {"low": -0.5, "high": 0.25}}
     scaled: Json = {"scale_rewards": {"factor": -2.0, "offset": 0.125}}
     wide = _env({"rescale_actions": {"low": -3.0, "high": 2.0}}, scaled, actions="dict", observations="vector")

@@ -43,8 +43,6 @@ from rollserve_wire.v1 import agent_pb2, agent_versions_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rollserve_server.agents import (
         Activation,
         AgentSource,

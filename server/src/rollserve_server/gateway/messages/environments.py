@@ -20,7 +20,7 @@ from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve_server.pool import EnvUpdate, EnvUpdated
-    from rollserve_wire.environments import EnvChange, EnvSpec, Wrapper
+    from rollserve_wire.environments import EnvChange, Wrapper
 
 __all__ = [
     "PrivateArguments",

@@ -40,15 +40,10 @@ if TYPE_CHECKING:
     from rollserve_wire.v1 import agent_versions_pb2, evaluation_pb2
 
 __all__ = [
-    "agent_update_from_options",
-    "check_count",
     "check_first_index",
-    "check_moments",
-    "check_no_first_index",
     "evaluation_format_from_proto",
     "exploration_from_proto",
     "message_limit_from_proto",
-    "sample_format_from_proto",
     "sample_request_from_proto",
     "sampling_options_from_proto",
     "stream_request_from_proto",
@@ -74,7 +69,7 @@ _MAX_EPISODES = 1 << 40
 
 _T = TypeVar("_T")
 
-_MAX_COUNT = 1 << 31
+_MAX_UNREAD_ROUNDS = 1 << 31
 _APPLY_UPDATE: Mapping[int, ApplyUpdate] = {
     pb.APPLY_UPDATE_UNSPECIFIED: ApplyUpdate.NEXT_FRAGMENT,
     pb.APPLY_UPDATE_NEXT_FRAGMENT: ApplyUpdate.NEXT_FRAGMENT,
@@ -88,7 +83,7 @@ _WHEN_FULL: Mapping[int, WhenFull] = {
 }
 
 
-def sample_format_from_proto(options: pb.SamplingOptions) -> MessageFormat:
+def _sample_format_from_proto(options: pb.SamplingOptions) -> MessageFormat:
     """Return the format of the messages of a sampling call.
 
     Raises:
@@ -203,13 +198,13 @@ def sample_request_from_proto(
         NotAllowedError: an argument of an agent is a path that is not allowed; see `check_arguments`.
     """
     target, options = _target_from_proto(request), request.options
-    check_count(options, counts_steps=isinstance(target, AtLeast))
+    _check_count(options, counts_steps=isinstance(target, AtLeast))
     with in_field("options"):
-        messages = sample_format_from_proto(options)
+        messages = _sample_format_from_proto(options)
         _check_sequence(options, target)
-        check_moments(options)
+        _check_moments(options)
         sampling_options = sampling_options_from_proto(options)
-        agent_update = agent_update_from_options(options, allowed_paths)
+        agent_update = _agent_update_from_options(options, allowed_paths)
     return SampleRequest(
         target,
         messages,
@@ -223,7 +218,7 @@ def sample_request_from_proto(
     )
 
 
-def agent_update_from_options(options: pb.SamplingOptions, allowed_paths: Collection[Path]) -> AgentUpdate | None:
+def _agent_update_from_options(options: pb.SamplingOptions, allowed_paths: Collection[Path]) -> AgentUpdate | None:
     """Return the update of the agent that a call makes first, or None; raises as `sample_request_from_proto`."""
     if not options.HasField("agent_update"):
         return None
@@ -234,7 +229,7 @@ def agent_update_from_options(options: pb.SamplingOptions, allowed_paths: Collec
         return agent_update_from_proto(options.agent_update, allowed_paths)
 
 
-def check_count(options: pb.SamplingOptions, *, counts_steps: bool) -> None:
+def _check_count(options: pb.SamplingOptions, *, counts_steps: bool) -> None:
     """Raise InvalidValueError if agents' steps shall count where whole episodes are not asked for by their steps."""
     if options.count_agent_steps and not counts_steps:
         expected = "false for exact episodes and fragments, which are not asked for by the steps of agents"
@@ -248,14 +243,14 @@ def check_first_index(options: pb.SamplingOptions) -> None:
         raise InvalidValueError.of("first_episode_index", expected=expected, got=got)
 
 
-def check_no_first_index(options: pb.SamplingOptions) -> None:
+def _check_no_first_index(options: pb.SamplingOptions) -> None:
     """Raise InvalidValueError for the index of a first episode beside fragments."""
     if options.HasField("first_episode_index"):
         expected = "none beside fragments, whose rows begin with episodes of their own"
         raise InvalidValueError.of("options.first_episode_index", expected=expected, got=options.first_episode_index)
 
 
-def check_moments(options: pb.SamplingOptions) -> None:
+def _check_moments(options: pb.SamplingOptions) -> None:
     """Raise InvalidValueError for moments of nothing, or for a discount out of range."""
     has_discount = options.HasField("return_discount")
     if options.blackhole and (options.observation_moments or has_discount):
@@ -280,7 +275,7 @@ def _target_from_proto(request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodes
 
 def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> Fragments:
     fragments = request.fragments
-    check_no_first_index(request.options)
+    _check_no_first_index(request.options)
     with in_field("fragments"):
         in_range("row_step_count", fragments.row_step_count, 0, MAX_FIRST_INDEX)
         fraction = fragments.fraction_of_workers if fragments.HasField("fraction_of_workers") else 1.0
@@ -319,15 +314,15 @@ def stream_request_from_proto(spec: pb.StreamSpec, allowed_paths: Collection[Pat
     """
     options = spec.options
     with in_field("options"):
-        _check_options(options)
-        messages, sampling_options = sample_format_from_proto(options), sampling_options_from_proto(options)
-        agent_update = agent_update_from_options(options, allowed_paths)
+        _check_stream_options(options)
+        messages, sampling_options = _sample_format_from_proto(options), sampling_options_from_proto(options)
+        agent_update = _agent_update_from_options(options, allowed_paths)
     rounds = _rounds_from_proto(spec, sampling_options)
     return StreamRequest(
         rounds,
         messages,
         sampling_options,
-        _bounds_from_proto(spec),
+        _stream_bounds_from_proto(spec),
         _apply_update_from_proto(spec, rounds),
         first_number=in_range("first_round_number", spec.first_round_number, 0, MAX_FIRST_INDEX),
         num_workers=optional(options, "worker_count"),
@@ -338,7 +333,7 @@ def stream_request_from_proto(spec: pb.StreamSpec, allowed_paths: Collection[Pat
     )
 
 
-def _check_options(options: pb.SamplingOptions) -> None:
+def _check_stream_options(options: pb.SamplingOptions) -> None:
     """Raise InvalidValueError for options of other calls."""
     if options.HasField("policy_version"):
         expected = "none for a stream, whose rounds have the current one"
@@ -346,7 +341,7 @@ def _check_options(options: pb.SamplingOptions) -> None:
     for name in ("prefetch", "blackhole"):
         if getattr(options, name):
             raise InvalidValueError.of(name, expected="false for a stream", got="true")
-    check_moments(options)
+    _check_moments(options)
     check_first_index(options)
 
 
@@ -365,8 +360,8 @@ def _rounds_from_proto(spec: pb.StreamSpec, options: SamplingOptions) -> RowFrag
 def _streamed_fragments_from_proto(
     fragments: pb.StreamedFragments, options: pb.SamplingOptions, sampling_options: SamplingOptions
 ) -> RowFragments:
-    check_no_first_index(options)
-    check_count(options, counts_steps=False)
+    _check_no_first_index(options)
+    _check_count(options, counts_steps=False)
     if sampling_options.skip_failed:
         expected = "false for fragments, whose rows go on from round to round"
         raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
@@ -378,13 +373,13 @@ def _streamed_fragments_from_proto(
     return RowFragments(num_row_steps, fragments.soft_horizon, optional(fragments, "row_step_count"))
 
 
-def _bounds_from_proto(spec: pb.StreamSpec) -> StreamBounds:
+def _stream_bounds_from_proto(spec: pb.StreamSpec) -> StreamBounds:
     for name, maximum in (
         ("step_count", MAX_STEPS),
         ("max_ahead_steps", MAX_STEPS),
         ("max_ahead_bytes", MAX_STEPS),
         ("max_steps_per_version", MAX_STEPS),
-        ("max_unread_rounds", _MAX_COUNT),
+        ("max_unread_rounds", _MAX_UNREAD_ROUNDS),
     ):
         value = optional(spec, name)
         if value is not None:

@@ -74,7 +74,7 @@ def status_to_proto(
         profiles=(_profile_to_proto(profile) for profile in status.profiles),
         owner=sampler.owner,
         lease=None if sampler.lease is None else duration_to_proto(sampler.lease.seconds),
-        quota=quota_to_proto(sampler.quota),
+        quota=_quota_to_proto(sampler.quota),
         agents=status.env.agents,
         packages=status.packages,
     )
@@ -182,7 +182,7 @@ def summary_to_proto(sampler: Sampler) -> samplers_pb2.SamplerSummary:
         environment_ids=dict.fromkeys(requested(spec).id for spec in status.env_specs),
         worker_count=sampler.pool.num_workers,
         policy_version=status.policy_version,
-        quota=quota_to_proto(sampler.quota),
+        quota=_quota_to_proto(sampler.quota),
     )
     if sampler.lease is not None:
         summary.lease.CopyFrom(duration_to_proto(sampler.lease.seconds))
@@ -190,7 +190,7 @@ def summary_to_proto(sampler: Sampler) -> samplers_pb2.SamplerSummary:
     return summary
 
 
-def quota_to_proto(quota: Quota) -> samplers_pb2.SamplerQuota:
+def _quota_to_proto(quota: Quota) -> samplers_pb2.SamplerQuota:
     """Return limits as a message."""
     return samplers_pb2.SamplerQuota(
         worker_count=quota.num_workers,

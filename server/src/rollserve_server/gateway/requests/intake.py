@@ -109,7 +109,7 @@ class Intake:
             InvalidValueError: the client sent no request.
         """
         async with self._receiving.reading(rpc, self._large) as received:
-            data = decompressed(_request_of(received), _MAX_SMALL_BYTES)
+            data = _decompressed(_request_of(received), _MAX_SMALL_BYTES)
             async with self._update_ended:
                 await self._update_ended.wait_for(lambda: self._num_update_bytes + len(data) <= self._share)
                 self._num_update_bytes += len(data)
@@ -130,7 +130,7 @@ class Intake:
             InvalidValueError: the client sent no request.
         """
         async with self._receiving.reading(rpc, self._large) as received:
-            data = decompressed(_request_of(received), _MAX_SMALL_BYTES)
+            data = _decompressed(_request_of(received), _MAX_SMALL_BYTES)
         if self._num_evaluation_bytes + len(data) > self._share:
             raise OverLimitError.of(
                 "",
@@ -160,14 +160,14 @@ def _request_of(received: Any) -> bytes:
 
 def _within_size(data: bytes, max_bytes: int) -> bytes:
     """Return a request, without its compression if it has one; raise OverLimitError if it is too large."""
-    data = decompressed(data, max_bytes)
+    data = _decompressed(data, max_bytes)
     if len(data) > max_bytes:
         expected, got = f"a request of at most {max_bytes} bytes", f"{len(data)} bytes"
         raise OverLimitError.of("", expected=expected, got=got, reason=Reason.REQUEST_TOO_LARGE)
     return data
 
 
-def decompressed(data: bytes, max_bytes: int) -> bytes:
+def _decompressed(data: bytes, max_bytes: int) -> bytes:
     """Return a request as it was before its client compressed it; any other request as it is.
 
     Raises:

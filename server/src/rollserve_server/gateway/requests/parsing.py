@@ -30,7 +30,7 @@ takes time to parse."""
 MAX_TEXT_BYTES, MAX_NAME_BYTES = 1 << 20, 4096
 """Largest sizes of JSON or a description, and of any other text, such as a name or path. Larger values, such as tensors
 and models, are sent as bytes."""
-MAX_ELEMENTS = 4096
+_MAX_ELEMENTS = 4096
 """Largest number of texts, messages or members of enums in a field."""
 _OTHER_MAX_ELEMENTS: Mapping[str, int] = {
     # The event loop takes tens of microseconds for each.
@@ -72,7 +72,7 @@ def parse_unchecked(kind: type[_M], data: bytes) -> _M:
 def max_elements(field: FieldDescriptor) -> int:
     """Return how many elements a repeated field may have; that of numbers and rows, as many as a request has fields."""
     is_number = field.message_type is None and field.enum_type is None and field.type != FieldDescriptor.TYPE_STRING
-    return _OTHER_MAX_ELEMENTS.get(field.name, sys.maxsize if is_number else MAX_ELEMENTS)
+    return _OTHER_MAX_ELEMENTS.get(field.name, sys.maxsize if is_number else _MAX_ELEMENTS)
 
 
 def check_fields(kind: type[Message], data: bytes) -> None:

@@ -95,7 +95,7 @@ def stream_handler(
 async def _write_all(responses: AsyncGenerator[bytes, None], rpc: OpenRpc) -> None:
     # Separate: `abort` frees the variables of functions that have failed, and the handler is still running then.
     async with contextlib.aclosing(responses):
-        writer = JoiningWriter(rpc)
+        writer = _JoiningWriter(rpc)
         try:
             async for response in responses:
                 await writer.write(response)
@@ -107,7 +107,7 @@ async def _write_all(responses: AsyncGenerator[bytes, None], rpc: OpenRpc) -> No
             writer.close()
 
 
-class JoiningWriter:
+class _JoiningWriter:
     """Writes the responses of one RPC in their order."""
 
     def __init__(self, rpc: OpenRpc) -> None:

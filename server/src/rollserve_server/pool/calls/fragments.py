@@ -21,7 +21,6 @@ from rollserve_wire.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from rollserve_server.errors import DomainError
     from rollserve_server.pool.backends.backend import RemoteBuffer, WorkerHandle
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.requests import Fragments, SampleRequest

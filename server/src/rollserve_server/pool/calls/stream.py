@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.plan.rounds import PlannedRound
     from rollserve_server.pool.requests import AgentUpdate, StreamClient, StreamRequest
-    from rollserve_server.pool.results import AgentUpdated, Beginning, Delivery
+    from rollserve_server.pool.results import AgentUpdated, Beginning
 
 
 __all__ = ["Stream", "Streams"]

@@ -37,7 +37,6 @@ from rollserve_wire.reasons import Reason
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve_server.agents import AgentSpec, PolicySpec
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.requests import AgentUpdate, Expectation

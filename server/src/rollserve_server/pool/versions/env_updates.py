@@ -41,10 +41,9 @@ from rollserve_wire.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from rollserve_server.envs import Probed, Traces, WorkerSpecs
+    from rollserve_server.envs import Probed, Traces
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.journal.journal import Journal
-    from rollserve_server.pool.requests import EnvUpdate
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.pool.workers.slots import WorkerSlot
     from rollserve_server.settings import HealthSettings, PoolSettings

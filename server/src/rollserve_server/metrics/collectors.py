@@ -1,25 +1,35 @@
-"""The state of samplers as metrics, read whenever they are collected."""
+"""The state of samplers, their ended episodes, and when proofs expire, as metrics; read whenever they are collected."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from rollserve_server.pool import PoolStatus, WorkerStatus
+    from rollserve_server.identity import Expiry
+    from rollserve_server.pool import Histogram, PoolStatus, WorkerStatus
     from rollserve_server.samplers import Sampler
 
-__all__ = ["SamplerCollector"]
+__all__ = ["EpisodeCollector", "ExpiryCollector", "SamplerCollector"]
+
+
+_OUTCOMES = ("completed", "failed", "cancelled")
+_HEALTHS = ("healthy", "leaving", "given up", "lost")
+
+_NUM_RECENT = 100
+"""Episodes whose mean is shown: their returns may be negative, and then no rate of a sum gives a mean."""
 
 
 class _Field(NamedTuple):
@@ -38,6 +48,8 @@ _GAUGES = (
     _Field("queued_calls", "Sampling calls and evaluations that queue or are paused.", "num_queued_calls"),
     _Field("sampler_uptime_seconds", "Age of the sampler, which may be older than its server.", "uptime_seconds"),
 )
+
+
 _COUNTERS = (
     _Field("simulated_steps", "Steps simulated.", "num_simulated_steps"),
     _Field("worker_restarts", "Attempts to replace a worker.", "num_worker_restarts"),
@@ -62,8 +74,6 @@ _COUNTERS = (
     _Field("discarded_round_steps", "Steps of such rounds.", "counters.num_discarded_steps"),
     _Field("discarded_round_episodes", "Episodes that ended in such rounds.", "counters.num_discarded_episodes"),
 )
-_OUTCOMES = ("completed", "failed", "cancelled")
-_HEALTHS = ("healthy", "leaving", "given up", "lost")
 
 
 class SamplerCollector(Collector):
@@ -135,3 +145,62 @@ def _health(worker: WorkerStatus) -> str:
     if worker.healthy:
         return "healthy"
     return "given up" if worker.given_up else "lost"
+
+
+class EpisodeCollector(Collector):
+    """Yields metrics of ended episodes. Use it where the samplers' pools may be used: on the event loop."""
+
+    def __init__(self, samplers: Iterable[Sampler]) -> None:
+        """Read from these samplers."""
+        self._samplers = samplers
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics, as the samplers are now."""
+        labels = ["sampler", "calls"]
+        returns = HistogramMetricFamily("rollserve_episode_return", "Returns of ended episodes.", labels=labels)
+        lengths = HistogramMetricFamily("rollserve_episode_length", "Lengths of ended episodes.", labels=labels)
+        recent = GaugeMetricFamily(
+            "rollserve_recent_episodes",
+            f"The last {_NUM_RECENT} episodes, without evaluations: their mean, least and largest return and length.",
+            labels=["sampler", "value", "statistic"],
+        )
+        for sampler in self._samplers:
+            name, log = sampler.name, sampler.pool.episode_log
+            for kind in log.returns:
+                calls = kind.name.lower()
+                _add(returns, [name, calls], log.returns[kind])
+                _add(lengths, [name, calls], log.lengths[kind])
+            latest = log.latest_sampled(_NUM_RECENT)
+            for value, field in (("return", "total_reward"), ("length", "length")) if len(latest) else ():
+                for statistic in ("mean", "min", "max"):
+                    recent.add_metric([name, value, statistic], float(getattr(latest[field], statistic)()))
+        yield from (returns, lengths, recent)
+
+
+def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
+    bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
+    counts = itertools.accumulate(histogram.counts.tolist())
+    family.add_metric(labels, list(zip(bounds, counts, strict=True)), histogram.total)
+
+
+class ExpiryCollector(Collector):
+    """Yields when the first certificate, token or key of each file expires."""
+
+    def __init__(self, expiries: Callable[[], Iterable[Expiry]]) -> None:
+        """Read what expires by this function."""
+        self._expiries = expiries
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric, as the files are now."""
+        family = GaugeMetricFamily(
+            "rollserve_certificate_expiry_seconds",
+            "When the first certificate, token or key of a setting's file expires, since 1970.",
+            labels=["file"],
+        )
+        first: dict[str, float] = {}
+        for each in self._expiries():
+            expires = each.expires.timestamp()
+            first[each.setting] = min(expires, first.get(each.setting, expires))
+        for setting, expires in first.items():
+            family.add_metric([setting], expires)
+        yield family
