@@ -110,11 +110,11 @@ class Sampling:
         self.worker.add_agent(1, RandomSpec())
 
     def sample(self, num_episodes: int = 0, claim: Claim | None = None) -> tuple[Report, bytes]:
-        """Begin episodes, work for 0.2 s, and deliver the claim."""
+        """Begin episodes, work until none runs, and deliver the claim."""
         sequence = SequenceSpec(work_id=1, root_seed=0, policy_version=1, env_version=1)
         begin = (EpisodeRange(range(num_episodes), 0),) if num_episodes else ()
         deliver = () if claim is None else (claim,)
-        report, buffer = self.worker.work(Order(sequence, begin, (), None, deliver, 1 << 22, seconds=0.2))
+        report, buffer = self.worker.work(Order(sequence, begin, (), None, deliver, 1 << 22, seconds=60))
         if report.failure is not None:
             raise report.failure
         if report.env_failures:
