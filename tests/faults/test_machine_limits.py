@@ -274,10 +274,12 @@ def test_server_tells_of_a_cluster_that_does_not_answer_in_time() -> None:
     )
 
 
-def test_full_disk_ends_fragment_calls_that_spill_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["rows", "native"])
+def test_full_disk_ends_fragment_calls_that_spill_and_leaves_nothing(kind: str, tmp_path: Path) -> None:
     folder, port_file = tmp_path / "spilled", tmp_path / "port"
     folder.mkdir()
-    command = [*in_namespace(f"{folder}={MIB}"), SERVER, *SPILLING, "--port-file", port_file]
+    options = (*SPILLING, "--vectorization", kind, "--port-file", port_file)
+    command = [*in_namespace(f"{folder}={MIB}"), SERVER, *options]
     with (
         serving(*command, log=tmp_path / "log", environment={**server_environment(), "TMPDIR": str(folder)}) as lines,
         rollserve.connect(f"127.0.0.1:{port_file.read_text().strip()}") as sampler,

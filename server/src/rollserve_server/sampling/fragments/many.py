@@ -74,13 +74,11 @@ class ManyFragmentCollector(FragmentCollector):
         self._policies: Sequence[PolicyLanes] = ()
         # Name and version of each of the policies, and of earlier ones that have made a step which is not complete.
         self._names: list[tuple[str, int]] = []
-        self._find_evaluator: Callable[[str, int], Evaluator]
         # For each agent, the positions of its columns among those of the log.
         stops = np.cumsum([1, *map(len, envs.action_leaves)]).tolist()
         self._log_columns = [range(start, stop) for start, stop in itertools.pairwise(stops)]
         self._restoring = self._restore_each(states, self._replay, self._reset_next)
-        form = many_agents(envs.agents, self._names, self._evaluator_of)
-        self.outbox: EpisodeOutbox[ManyEpisode] = EpisodeOutbox(form)
+        self.outbox: EpisodeOutbox[ManyEpisode] = EpisodeOutbox()
 
     @property
     def step_bytes(self) -> int:
@@ -100,8 +98,10 @@ class ManyFragmentCollector(FragmentCollector):
     def set_agent(self, agent: Agent | PolicyAgents) -> None:
         assert isinstance(agent, PolicyAgents)  # noqa: S101  # the pool has checked that they fit
         states = {row: self._states_of(running) for row, running in self._running.items() if running.has_policies}
-        self._agents, self._find_evaluator = agent, evaluators_of(agent)
+        self._agents = agent
         self._names[:] = agent.names
+        # Of no method of this collector, which would be in a cycle.
+        self.outbox.form = many_agents(agent.agents, self._names, _evaluators_of(agent))
         buffer_bytes = self._buffer_bytes // len(agent.policies)
         self._policies = [
             PolicyLanes(policy, self._envs, self.infos, buffer_bytes, self._spill.keep) for policy in agent.policies
@@ -264,14 +264,6 @@ class ManyFragmentCollector(FragmentCollector):
         typed = [column.astype(leaf.dtype) for column, leaf in zip(its, leaves, strict=True)]
         return self._envs.actions(agent, typed, num_rows=1)[0]
 
-    def _evaluator_of(self, name: str, version: int) -> Evaluator | None:
-        """Return the evaluator of a policy's version, or of its newest; None for one that the map names no more."""
-        assert self._agents is not None  # noqa: S101  # it has acted
-        present = self._agents.names
-        if (name, version) not in present:
-            version = max((each for policy, each in present if policy == name), default=0)
-        return self._find_evaluator(name, version) if version else None
-
     def _agent_failed(self, error: AgentFailedError, row: int, agent: int) -> EpisodeFailedError:
         assert self._agents is not None  # noqa: S101  # it has acted
         policy = self._agents.policies[self._running[row].policy_of(agent)]
@@ -285,6 +277,18 @@ class ManyFragmentCollector(FragmentCollector):
     def _env_seed(self, row: int) -> int:
         """Return the seed of the last reset of a row's environment, or of the one that begins its episode."""
         return self._generator.env_seed(self._sequence.root_seed, self._reset_indices[row])
+
+
+def _evaluators_of(agents: PolicyAgents) -> Callable[[str, int], Evaluator | None]:
+    """Return a function that returns the evaluator of a policy's version, or of its newest; None if it is gone."""
+    present, find = agents.names, evaluators_of(agents)
+
+    def evaluator_of(name: str, version: int) -> Evaluator | None:
+        if (name, version) not in present:
+            version = max((each for policy, each in present if policy == name), default=0)
+        return find(name, version) if version else None
+
+    return evaluator_of
 
 
 def _states_after(running: RunningEpisode, states: Mapping[int, RecurrentState]) -> RecurrentState:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from rollserve_server.sampling.encode.encoder import Encoder, Encoding
+from rollserve_server.sampling.encode.encoder import E, Encoder, Encoding
 from rollserve_server.sampling.encode.segments import SegmentContent, cut_into_messages, endings_of
 from rollserve_server.sampling.encode.tables import (
     FragmentTable,
@@ -20,13 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rollserve_server.sampling.encode.encoder import EncodedMessage, MessageForm
-    from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.sampling.record.infos import InfoReader
-    from rollserve_server.sampling.record.lives import ManyEpisode
 
 __all__ = ["EpisodeOutbox", "Outbox", "TableOutbox"]
-
-F = TypeVar("F", bound="Episode | ManyEpisode")
 
 _MIN_BYTES = 1 << 20
 """Size of waiting fragments from which messages are written before the call's end, so that many share a message."""
@@ -101,27 +97,28 @@ class Outbox(ABC):
         self._waiting_bytes += num_bytes + column_bytes
 
 
-class EpisodeOutbox(Outbox, Generic[F]):
-    """An outbox for fragments that were recorded one by one."""
+class EpisodeOutbox(Outbox, Generic[E]):
+    """An outbox for fragments that were recorded one by one.
 
-    def __init__(self, form: MessageForm[F, Any], release: Callable[[F], object] = lambda fragment: None) -> None:
-        """Start empty.
+    Attributes:
+        form: how fragments become messages; set before the first call.
+        release: called with each fragment that is written or skipped.
+    """
 
-        Args:
-            form: how fragments become messages.
-            release: called with each fragment that is written or skipped.
-        """
+    form: MessageForm[E, Any]
+
+    def __init__(self) -> None:
+        """Start empty."""
         super().__init__()
-        self._form = form
-        self._release = release
-        self._waiting: list[F] = []
-        self._written: list[F] = []
+        self.release: Callable[[E], object] = lambda fragment: None
+        self._waiting: list[E] = []
+        self._written: list[E] = []
 
-    def add(self, fragment: F) -> None:
+    def add(self, fragment: E) -> None:
         """Add a fragment, unless all its steps are skipped."""
         if not self._waiting and self._num_steps_to_skip >= fragment.length:
             self._num_steps_to_skip -= fragment.length
-            self._release(fragment)
+            self.release(fragment)
         else:
             self._waiting.append(fragment)
             self._hold(fragment.num_bytes - fragment.column_bytes, fragment.column_bytes)
@@ -129,7 +126,7 @@ class EpisodeOutbox(Outbox, Generic[F]):
     def forget_written(self) -> None:
         """Release the memory of fragments whose messages have been written."""
         for fragment in self._written:
-            self._release(fragment)
+            self.release(fragment)
             self.num_bytes -= fragment.num_bytes - fragment.column_bytes
         self._written.clear()
 
@@ -148,12 +145,12 @@ class EpisodeOutbox(Outbox, Generic[F]):
         return sum(fragment.length for fragment in fragments) - num_skipped, endings_of(fragments)
 
     def _encode(
-        self, fragments: Sequence[F], encoding: Encoding, max_message_bytes: int, first_step: int
+        self, fragments: Sequence[E], encoding: Encoding, max_message_bytes: int, first_step: int
     ) -> Iterator[EncodedMessage]:
         limits = max_message_bytes, first_step, self._encoder.fill_bytes
-        for segments in self._form.cut(fragments, *limits, encoding.columns):
+        for segments in self.form.cut(fragments, *limits, encoding.columns):
             self._written += [segment.episode for segment in segments if segment.ends]
-            yield self._form.encode(self._encoder, segments, encoding)
+            yield self.form.encode(self._encoder, segments, encoding)
 
 
 class TableOutbox(Outbox):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent
+    from rollserve_server.agents import Agent, PolicyAgents
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.protocol import RowSequenceSpec
     from rollserve_server.sampling.record.columns import ColumnKey
@@ -60,11 +60,17 @@ class RowFragmentCollector(AgentFragmentCollector):
         self._reset_steps = np.zeros(len(states), np.int64)
         self._restoring = self._restore_each(states, self._replay, self._break_off)
         self._noise: RowNoise
-        self.outbox: EpisodeOutbox[Episode] = EpisodeOutbox(ONE_AGENT, self._release)
+        self.outbox: EpisodeOutbox[Episode] = EpisodeOutbox()
 
     def episode_index(self, row: int) -> int:
         """Return the index of the episode that a row runs or begins."""
         return self._positions[row].episode_index
+
+    @override
+    def set_agent(self, agent: Agent | PolicyAgents) -> None:
+        super().set_agent(agent)
+        # The recorder's method: one of this collector's would be in a cycle, whose buffers only a collection frees.
+        self.outbox.form, self.outbox.release = ONE_AGENT, self._columns.release
 
     def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
         """Begin a call."""
@@ -108,9 +114,6 @@ class RowFragmentCollector(AgentFragmentCollector):
             self._actions_so_far(),
             self._rows.states.copies() if self._rows.states.columns else (),
         )
-
-    def _release(self, fragment: Episode) -> None:
-        self._columns.release(fragment)
 
     @override
     def _new_columns(self, keys: Sequence[ColumnKey]) -> Recorder:

@@ -136,7 +136,7 @@ class EpisodeWork:
             else:
                 parcels, buffer = self._deliver(order)
         except DomainError as error:
-            failure = error
+            failure = error.with_traceback(None)  # which has this frame, which has the error
         env_failures, num_lost_steps = collector.attempts.take()
         environment_seconds, policy_seconds = current_activity().split(sampled - began)
         report = Report(

@@ -121,7 +121,7 @@ class FragmentWork:
                     )
                     messages, buffer = self._write(encoding, assignment.max_message_bytes, order.write_bytes)
         except DomainError as error:
-            failure = error
+            failure = error.with_traceback(None)  # which has this frame, which has the error
         except SpillError as error:
             failure = self._not_spilled(assignment, error)
         if failure is not None:

@@ -69,7 +69,7 @@ class PopulationWork:
             for ended in run_slice(collector, collector.begin, order.seconds, is_stopped, is_urgent):
                 outcomes += ended
         except DomainError as error:
-            failure = error
+            failure = error.with_traceback(None)  # which has this frame, which has the error
         num_steps, seconds = collector.num_simulated_steps - steps_before, time.perf_counter() - began
         environment_seconds, policy_seconds = current_activity().split(seconds)
         env_failures, num_lost_steps = collector.attempts.take()
