@@ -116,8 +116,7 @@ def unfit_rows(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequ
         if isinstance(leaf.space, spaces.Text):
             for row, text in zip(rows, decode_texts(column[list(rows)]), strict=True):
                 if not leaf.space.contains(text):
-                    path = f"observation {leaf.name!r}" if leaf.name else "observation"
-                    found.setdefault(row, f"{path}: {mismatch(f'a text of {leaf.space}', show(text))}")
+                    found.setdefault(row, f"{_named(leaf)}: {mismatch(f'a text of {leaf.space}', show(text))}")
             continue
         low, high = value_range(leaf)
         values = column[list(rows)]
@@ -129,7 +128,7 @@ def unfit_rows(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequ
             expected = "a number from {} to {}".format(
                 *(np.broadcast_to(end, leaf.shape)[place] for end in (low, high))
             )
-            path = f"observation{f' {leaf.name!r}' if leaf.name else ''}{list(place) if place else ''}"
+            path = f"{_named(leaf)}{list(place) if place else ''}"
             found.setdefault(rows[position], f"{path}: {mismatch(expected, values[position][place])}")
     return found
 

@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -24,9 +24,6 @@ from rollserve_server.envs.registry import find_env, find_wrapper
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show, within
 from rollserve_wire.environments import EnvSpec, Task, Wrapper
 from rollserve_wire.reasons import Reason
-
-if TYPE_CHECKING:
-    from gymnasium.vector import VectorEnv
 
 __all__ = [
     "call_with_arguments",
@@ -70,8 +67,8 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     return env
 
 
-def close_env(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
-    """Close an environment. Its exceptions are ignored: nobody uses the environment any more."""
+def close_env(env: Any) -> None:
+    """Close an environment of any kind. Its exceptions are ignored: nobody uses the environment any more."""
     current_activity().begin(Phase.CLOSING)
     with contextlib.suppress(BaseException):
         env.close()

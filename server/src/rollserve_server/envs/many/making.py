@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.making import call_with_arguments, python_arguments
+from rollserve_server.envs.making import call_with_arguments, close_env, python_arguments
 from rollserve_server.envs.many.envpool_players import EnvPoolPlayers
 from rollserve_server.envs.many.turns import AecTurns, ParallelTurns, TurnEnv
 from rollserve_server.envs.registry import forbidden_wrapper, imported_member, module_of, suggestion
@@ -22,7 +21,7 @@ from rollserve_wire.reasons import Reason
 if TYPE_CHECKING:
     from rollserve_wire.environments import EnvSpec, MultiAgentApi, Wrapper
 
-__all__ = ["close_turn_env", "find_turn_env", "find_turn_wrapper", "make_turn_env"]
+__all__ = ["find_turn_env", "find_turn_wrapper", "make_turn_env"]
 
 _MPE_ID = re.compile(r"mpe/(\w+)[-_]v(\d+)")
 """Ids of the package mpe2, which has no registry: `mpe/simple_spread-v3` is its module `simple_spread_v3`."""
@@ -98,7 +97,7 @@ def make_turn_env(spec: EnvSpec) -> TurnEnv:
         turns = AecTurns if api == "aec" else ParallelTurns
         return _checked(spec, call_with_arguments(spec, lambda: turns(env)))
     except BaseException:
-        close_turn_env(env)
+        close_env(env)
         raise
 
 
@@ -148,13 +147,6 @@ def find_turn_wrapper(name: str) -> Callable[..., Any]:
     if str(found.__module__).startswith("pettingzoo.") and short_name in _FORBIDDEN:
         raise forbidden_wrapper(name, _FORBIDDEN[short_name])
     return found  # type: ignore[no-any-return]  # what it returns is checked
-
-
-def close_turn_env(env: Any) -> None:
-    """Close an environment. Its exceptions are ignored: nobody uses the environment any more."""
-    current_activity().begin(Phase.CLOSING)
-    with contextlib.suppress(BaseException):
-        env.close()
 
 
 def _check_spec(spec: EnvSpec) -> None:
@@ -242,14 +234,14 @@ def _wrap(env: Any, wrapper: Wrapper, expected_class: type) -> Any:
         InvalidValueError: the wrapper refused its arguments or the environment, or is not one of this interface.
     """
     make = find_turn_wrapper(wrapper.name)
-    wrapped = call_with_arguments(wrapper, lambda: make(env, **_python_arguments(wrapper.kwargs)))
+    wrapped = call_with_arguments(wrapper, lambda: make(env, **_wrapper_arguments(wrapper.kwargs)))
     if not isinstance(wrapped, expected_class):
         expected = f"a wrapper that returns an environment of PettingZoo's class {expected_class.__name__}"
         raise InvalidValueError.of("name", expected=expected, got=show(wrapped), reason=Reason.ENV_REFUSED)
     return wrapped
 
 
-def _python_arguments(kwargs: Mapping[str, object]) -> dict[str, object]:
+def _wrapper_arguments(kwargs: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments with JSON arrays as tuples, and the name of a dtype as a type of numpy."""
     arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in kwargs.items()}
     if isinstance(dtype := arguments.get("dtype"), str):

@@ -30,7 +30,8 @@ from rollserve_server.envs.determinism import (
 )
 from rollserve_server.envs.leaves import Leaf, any_value, leaves_of_space
 from rollserve_server.envs.legal_actions import legal_action, random_value
-from rollserve_server.envs.many.making import close_turn_env, make_turn_env
+from rollserve_server.envs.making import close_env
+from rollserve_server.envs.many.making import make_turn_env
 from rollserve_server.envs.outcomes import ReturnedError, failure_text, infos_of
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_wire.environments import EnvSpec, Reproducibility
@@ -105,8 +106,10 @@ class ManyEnvs:
         leaves_of_space(self.action_space, "actions", texts=False)  # with the agents' names in errors
         self.action_leaves = [leaves_of_space(space, "actions", texts=False) for space in self.action_spaces]
         self.global_state_leaf = _state_leaf(first.state_space) if self._spec.global_state else None
-        columns: dict[Any, list[np.ndarray]] = {}
-        self._columns = [columns.setdefault(_form(leaves), self._new_columns(leaves)) for leaves in self._leaves]
+        forms = [_form(leaves) for leaves in self._leaves]
+        of_form = dict(zip(forms, self._leaves, strict=True))
+        columns = {form: self._new_columns(leaves) for form, leaves in of_form.items()}
+        self._columns = [columns[form] for form in forms]
 
     def _new_columns(self, leaves: Sequence[Leaf]) -> list[np.ndarray]:
         num_places = self.num_rows * len(self.agents)
@@ -243,7 +246,7 @@ class ManyEnvs:
         """Close the environments."""
         for row, env in enumerate(self._envs):
             if row not in self._broken:
-                close_turn_env(env)
+                close_env(env)
 
     def _reset(self, row: int, seed: int) -> Sequence[Turn]:
         if row in self._broken:
@@ -290,7 +293,7 @@ class ManyEnvs:
     def _failure(self, what: str, row: int, error: BaseException) -> EnvFailedError:
         """Return the error for the caller, and close the environment, which a new one will replace."""
         if row not in self._broken:
-            close_turn_env(self._envs[row])
+            close_env(self._envs[row])
             self._broken.add(row)
         return EnvFailedError(failure_text(self._spec.id, what, error), row)
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import pickle
 import signal
 import socket
 import sys
 from multiprocessing.connection import Connection
 from types import FrameType, GeneratorType
 
+import gymnasium
+
 import rollserve_server.settings  # noqa: F401  # each fork would import what jobs are made of
 from rollserve_server.activity import Activity, Phase
 from rollserve_server.children import live_by
 from rollserve_server.envs.probing.memory import limit_memory
-from rollserve_server.envs.probing.run import ENVPOOL, register
+from rollserve_server.envs.probing.run import ENVPOOL
 from rollserve_server.errors import portable
 
 __all__ = ["serve"]
@@ -46,8 +49,8 @@ def serve(control: socket.socket) -> None:
     """Fork a process for each connection that arrives. Return after 20 s without any.
 
     Args:
-        control: a Unix socket; each message is `ANY` or `ENVPOOL`, and has the descriptors of a connection, and of the
-            end of a `Lifeline` for the process.
+        control: a Unix socket; each message is a kind of environments to try, and has the descriptors of a connection,
+            and of the end of a `Lifeline` for the process.
     """
     signal.signal(signal.SIGCHLD, _reap)
     control.settimeout(_IDLE_SECONDS)
@@ -89,7 +92,7 @@ def _run(descriptor: int, end: int) -> None:
     limit_memory(health)
     try:
         with _ReportedActivity(connection).at_work():
-            register(registered)
+            _register(registered)
             result = job()
             for part in result if isinstance(result, GeneratorType) else (result,):
                 connection.send(part)
@@ -97,6 +100,14 @@ def _run(descriptor: int, end: int) -> None:
     except BaseException as error:
         connection.send(portable(error))
     os._exit(0)  # without running exit handlers of libraries
+
+
+def _register(pickled: list[bytes]) -> None:
+    """Register what the parent has registered, where this process can import its code."""
+    for each in pickled:
+        with contextlib.suppress(Exception):
+            spec = pickle.loads(each)  # noqa: S301  # written by the parent
+            gymnasium.registry.setdefault(spec.id, spec)
 
 
 def _reap(_number: int, _frame: FrameType | None) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
-__all__ = ["ENVPOOL", "register", "run_method_call", "run_probe", "run_rendering"]
+__all__ = ["ENVPOOL", "run_method_call", "run_probe", "run_rendering"]
 
 _T = TypeVar("_T")
 
@@ -250,14 +250,6 @@ def _registrations(specs: WorkerSpecs) -> list[bytes]:
         with contextlib.suppress(Exception):  # an entry point may be a function that has no name
             pickled.append(pickle.dumps(gymnasium.registry[name]))
     return pickled
-
-
-def register(pickled: list[bytes]) -> None:
-    """Register what another process has registered, where this one can import its code."""
-    for each in pickled:
-        with contextlib.suppress(Exception):
-            spec = pickle.loads(each)  # noqa: S301  # written by the parent
-            gymnasium.registry.setdefault(spec.id, spec)
 
 
 _fork_server = _ForkServer()
