@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rollserve_server.agents.agent import ACTION_MASK, ActionMask, LeafMask
+from rollserve_server.agents.agent import ACTION_MASK, ActionMask, LeafMask, leaf_role
 from rollserve_server.agents.specs import MaskSource, consecutive
 from rollserve_server.envs import Leaf, leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
@@ -182,7 +182,7 @@ def _leaf_mask(leaf: Leaf, position: int, first_column: int) -> LeafMask:
 
 def _source_of(name: str, mask: LeafMask, observed: Sequence[Leaf]) -> int:
     """Return the position of the leaf of the observation space that has the mask of a leaf of the action space."""
-    name = f"{name}/{mask.name}" if mask.name else name
+    name = leaf_role(name, mask)
     field, names = f"{ACTION_MASK}.observation", [leaf.name for leaf in observed]
     if name not in names:
         expected = f"a leaf {name!r} of the observation space, for the mask of {mask.name or 'the action'!r}"

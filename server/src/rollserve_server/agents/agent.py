@@ -78,6 +78,8 @@ ACTION_MASK = "action_mask"
 
 LOG_PROB = InfoSpec("log_prob", FLOAT32, ())
 
+VALUE = InfoSpec("value", FLOAT32, ())
+
 OBSERVATION = "observation"
 """Role of an observation, or of each of its leaves, as input of a model; see `leaf_role`."""
 
@@ -88,12 +90,12 @@ NEXT_STATE = "next_state/"
 """Prefix of a recurrent state's name, as output of a model."""
 
 
-def leaf_role(whole: str, leaf: Leaf) -> str:
+def leaf_role(whole: str, leaf: Leaf | LeafMask) -> str:
     """Return the role of a leaf: `whole` if it is its space's only leaf, else `whole/NAME`.
 
     Args:
         whole: role of the whole value, such as `observation`.
-        leaf: leaf of its space.
+        leaf: leaf of its space, or the mask of one.
     """
     return f"{whole}/{leaf.name}" if leaf.name else whole
 
@@ -147,8 +149,7 @@ class LeafMask:
     @functools.cached_property
     def spec(self) -> InfoSpec:
         """Info that records the mask."""
-        name = f"{ACTION_MASK}/{self.name}" if self.name else ACTION_MASK
-        return InfoSpec(name, np.dtype(np.bool_), (sum(self.counts),))
+        return InfoSpec(leaf_role(ACTION_MASK, self), np.dtype(np.bool_), (sum(self.counts),))
 
     @functools.cached_property
     def is_even(self) -> bool:
@@ -337,6 +338,3 @@ class PythonPolicy(Protocol):
             Exception: the policy fails. The call for samples ends, and the client gets the text.
         """
         ...
-
-
-VALUE = InfoSpec("value", FLOAT32, ())

@@ -83,7 +83,7 @@ def policies_after(
         if held and held[0].policy_map != PolicyMap.by_names(list(current)):
             policy_map, hint = held[0].policy_map, "the present map stays until an update brings another one"
             with within("policy_map"):
-                _choices_of_agents(policy_map, agents, hint)
+                _rules_of_agents(policy_map, agents, hint)
         else:
             called = {name for agent in agents for name in policies_called_like(agent)}
             names = dict.fromkeys(name for name in names if name in sources or name in called)
@@ -91,9 +91,7 @@ def policies_after(
             if names and agents:
                 example = {agents[0]: next(iter(names)), "*": next(reversed(names))}
                 with within("policy_map"):
-                    _choices_of_agents(
-                        policy_map, agents, f"give a map from agents to policies, such as {show(example)}"
-                    )
+                    _rules_of_agents(policy_map, agents, f"give a map from agents to policies, such as {show(example)}")
     named: dict[str, list[PolicyChoice]] = {}
     for choice in (choice for rule in policy_map.rules for choice in rule.choices):
         if choice.policy not in names:
@@ -177,9 +175,8 @@ def _number_of(choice: PolicyChoice, versions: Mapping[str, Mapping[int, object]
     if choice.policy not in versions:
         raise InvalidValueError.of("", expected=f"policies among {listed(versions)}", got=repr(choice.policy))
     falling = sorted(versions[choice.policy], reverse=True)
-    back = -choice.version if choice.version <= 0 else None
-    if back is not None:
-        return falling[min(back, len(falling) - 1)]
+    if choice.version <= 0:
+        return falling[min(-choice.version, len(falling) - 1)]
     if choice.version not in falling:
         expected = f"versions of {choice.policy!r} that are held, {listed(list(map(str, falling)))}"
         raise InvalidValueError.of("", expected=expected, got=choice.version)
@@ -241,7 +238,7 @@ def _prepare_policies(
     acts_for: dict[str, dict[str, None]] = {}
     for position, policy_map in enumerate(policies.policy_maps):
         with within(f"policy_maps[{position}]" if has_lineups else "policy_map"):
-            rules = _choices_of_agents(policy_map, agents)
+            rules = _rules_of_agents(policy_map, agents)
         for agent, rule in zip(agents, rules, strict=True):
             for choice in policy_map.rules[rule].choices:
                 acts_for.setdefault(choice.policy, {})[agent] = None
@@ -345,10 +342,10 @@ def check_map(policy_map: PolicyMap, agents: Sequence[str]) -> None:
             expected = f"a rule for some of the agents {listed(agents)}"
             got = f"one for position {rule}" if isinstance(rule.agents, int) else f"one for {str(rule)!r}"
             raise InvalidValueError.of(f"rules[{position}]", expected=expected, got=got)
-    _choices_of_agents(policy_map, agents)
+    _rules_of_agents(policy_map, agents)
 
 
-def _choices_of_agents(policy_map: PolicyMap, agents: Sequence[str], hint: str = "") -> list[int]:
+def _rules_of_agents(policy_map: PolicyMap, agents: Sequence[str], hint: str = "") -> list[int]:
     """Return the position of the rule of each agent.
 
     Raises:
@@ -367,7 +364,7 @@ def spaces_of_policies(policies: PolicySet[PolicySpec], agents: Sequence[str], s
     """Return the space of each policy that acts for an agent, given the Dict space of all agents."""
     found: dict[str, Space[Any]] = {}
     for policy_map in policies.policy_maps:
-        for agent, rule in zip(agents, _choices_of_agents(policy_map, agents), strict=True):
+        for agent, rule in zip(agents, _rules_of_agents(policy_map, agents), strict=True):
             for choice in policy_map.rules[rule].choices:
                 found.setdefault(choice.policy, space[agent])
     return found
@@ -431,8 +428,9 @@ class PolicyAgents:
         held: dict[int, HeldPolicy[PolicySpec]] = {}
         names: dict[int, str] = {}
         acts_for: dict[int, dict[int, None]] = {}
-        for policy_map in policy_set.policy_maps:
-            for agent, rule in enumerate(_choices_of_agents(policy_map, agents)):
+        rules_of_maps = [(each, _rules_of_agents(each, agents)) for each in policy_set.policy_maps]
+        for policy_map, rules in rules_of_maps:
+            for agent, rule in enumerate(rules):
                 for choice in policy_map.rules[rule].acting_choices:
                     found = policy_set.find(choice)
                     held[id(found)], names[id(found)] = found, choice.policy
@@ -447,8 +445,8 @@ class PolicyAgents:
             self.policies.append(BuiltPolicy(names[identity], version, its, num_places, row_places, built))
         positions = {identity: position for position, identity in enumerate(held)}
         self._lineups = [
-            _Lineup(policy_map, agents, lambda choice: positions[id(policy_set.find(choice))])
-            for policy_map in policy_set.policy_maps
+            _Lineup(policy_map, rules, lambda choice: positions[id(policy_set.find(choice))])
+            for policy_map, rules in rules_of_maps
         ]
 
     @property
@@ -469,8 +467,8 @@ class PolicyAgents:
 class _Lineup:
     """A map, with the position of the policy behind each of its choices."""
 
-    def __init__(self, policy_map: PolicyMap, agents: Sequence[str], find: Callable[[PolicyChoice], int]) -> None:
-        self._rules = _choices_of_agents(policy_map, agents)
+    def __init__(self, policy_map: PolicyMap, rules: Sequence[int], find: Callable[[PolicyChoice], int]) -> None:
+        self._rules = rules
         # The rules that have agents.
         self._used = {rule: policy_map.rules[rule] for rule in self._rules}
         self._positions = {choice: find(choice) for rule in self._used.values() for choice in rule.acting_choices}

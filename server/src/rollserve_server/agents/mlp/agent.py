@@ -309,7 +309,7 @@ class MlpAgent(_NetworkAgent):
         if previous:
             self._network_input.keep(actions, previous)
         if self._value is not None:
-            infos["value"] = self._value
+            infos[VALUE.name] = self._value
         return actions, infos
 
 

@@ -202,7 +202,7 @@ class _Gru(_Core):
         h, new, new_from_memory = self.output, self._new, self._new_from_memory
         self._multiply()
         np.add(self._gates, self._gates_from_memory, out=self._gates)
-        _sigmoid(self._gates)
+        _sigmoid(self._gates, self._gates)
         np.multiply(new_from_memory, self._reset, out=new_from_memory)
         np.add(new, new_from_memory, out=new)
         np.tanh(new, out=new)
@@ -224,8 +224,8 @@ class _Lstm(_Core):
         h, c = self.memory
         self._multiply()
         np.add(self._from_input, self._from_memory, out=self._from_input)
-        _sigmoid(self._first_gates)
-        _sigmoid(self._out)
+        _sigmoid(self._first_gates, self._first_gates)
+        _sigmoid(self._out, self._out)
         np.tanh(self._new, out=self._new)
         np.multiply(c, self._forget, out=c)
         np.multiply(self._new, self._input, out=self._new)
@@ -234,12 +234,12 @@ class _Lstm(_Core):
         np.multiply(h, self._out, out=h)
 
 
-def _sigmoid(x: np.ndarray) -> None:
-    """Apply the sigmoid in place, by tanh, which does not overflow."""
-    np.multiply(x, 0.5, out=x)
-    np.tanh(x, out=x)
-    np.add(x, 1, out=x)
-    np.multiply(x, 0.5, out=x)
+def _sigmoid(x: np.ndarray, out: np.ndarray) -> None:
+    """Compute the sigmoid by tanh, which does not overflow."""
+    np.multiply(x, 0.5, out=out)
+    np.tanh(out, out=out)
+    np.add(out, 1, out=out)
+    np.multiply(out, 0.5, out=out)
 
 
 def num_tile_rows(spec: MlpSpec, networks: Sequence[Sequence[Layer]]) -> int:
@@ -321,10 +321,8 @@ def _elu(x: np.ndarray, below: np.ndarray) -> None:
 
 
 def _silu(x: np.ndarray, gate: np.ndarray) -> None:
-    # The sigmoid by tanh, which does not overflow.
-    np.multiply(x, 0.5, out=gate)
-    np.tanh(gate, out=gate)
-    _open(gate, x)
+    _sigmoid(x, gate)
+    np.multiply(x, gate, out=x)
 
 
 def _gelu_tanh(x: np.ndarray, gate: np.ndarray) -> None:

@@ -92,7 +92,7 @@ class OnnxAgent(Agent):
         self._categorical = {f"logits/{leaf}" for leaf, (kind, _) in leaf_heads if kind == "categorical"} or {"logits"}
         # By the roles of their actions and their logits.
         self._leaf_masks = {
-            f"{name}/{leaf.name}" if leaf.name else name: leaf
+            leaf_role(name, leaf): leaf
             for leaf in (() if mask is None else mask.leaves)
             for name in ("action", "logits")
         }
@@ -105,11 +105,11 @@ class OnnxAgent(Agent):
         self._checked = _checked_outputs(spec, outputs, action_space)
         self._info_outputs = {role: outputs[spec.outputs[role].name] for role in spec.infos}
         infos = [InfoSpec(role, column.dtype, column.shape[1:]) for role, column in self._info_outputs.items()]
-        self._value = outputs[spec.outputs["value"].name].reshape(-1) if "value" in spec.outputs else None
+        self._value = outputs[spec.outputs[VALUE.name].name].reshape(-1) if VALUE.name in spec.outputs else None
         self.infos = (*self._head.infos, *infos, *(() if self._value is None else (VALUE,)))
         self.factors = self._head.factors
         self._head_noise_width = self._head.noise_width
-        model_noise_width = sum(port.shape[0] for port in spec.inputs if port.role == "noise")
+        model_noise_width = sum(port.shape[0] for port in spec.inputs if port.role == NOISE)
         self.noise_width = self._head_noise_width + model_noise_width
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
@@ -154,7 +154,7 @@ class OnnxAgent(Agent):
             states[position][...] = actions[leaf]
         infos |= self._info_outputs
         if self._value is not None:
-            infos["value"] = self._value.astype(np.float32, copy=False)
+            infos[VALUE.name] = self._value.astype(np.float32, copy=False)
         return actions, infos
 
     def _keep_previous(
