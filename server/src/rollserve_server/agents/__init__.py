@@ -2,6 +2,7 @@
 
 from rollserve_server.agents.action_masks import is_without_choice, legal_values
 from rollserve_server.agents.agent import (
+    STATE,
     VALUE,
     ActionMask,
     Agent,
@@ -11,7 +12,6 @@ from rollserve_server.agents.agent import (
     NoiseKind,
     PopulationAgent,
     PythonPolicy,
-    StateSpec,
 )
 from rollserve_server.agents.building import build_agent, is_quick_to_prepare, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
@@ -76,6 +76,7 @@ __all__ = [
     "MEMBER_VERSION",
     "NO_INPUTS",
     "SPEC_CLASSES",
+    "STATE",
     "VALUE",
     "ActionMask",
     "Activation",
@@ -112,7 +113,6 @@ __all__ = [
     "PythonSource",
     "PythonSpec",
     "RandomSpec",
-    "StateSpec",
     "Value",
     "build_agent",
     "build_population",

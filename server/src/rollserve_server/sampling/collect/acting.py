@@ -12,6 +12,7 @@ import numpy as np
 from rollserve_server.activity import current_activity
 from rollserve_server.agents import VALUE, is_without_choice, legal_values
 from rollserve_server.errors import AgentFailedError, EpisodeFailedError
+from rollserve_server.sampling.collect.noise import unused_noise
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
@@ -110,10 +111,10 @@ class RecurrentStates:
             for column, spec in zip(self.columns, specs, strict=True):
                 column[row] = states[spec.name]
 
-    def take_rewards(self, rewards: np.ndarray) -> None:
-        """Keep the rewards (M,) of a step for agents that get them at the next one."""
+    def take_rewards(self, rewards: float | np.ndarray, rows: int | slice = slice(None)) -> None:
+        """Keep the rewards of a step of some rows, or of all, for an agent that gets them at the next one."""
         if self._agent.reward_state is not None:
-            self.columns[self._agent.reward_state][...] = rewards
+            self.columns[self._agent.reward_state][rows] = rewards
 
     def named(self, row: int) -> RecurrentState:
         """Return a copy of a row's states, with their names."""
@@ -354,9 +355,7 @@ class Evaluator:
         if agent.mask is not None and not agent.mask.sources:
             self.mask_infos = tuple("/".join(map(str, (*agent.mask.info, *leaf.path))) for leaf in agent.mask.leaves)
         (self._dtype,) = (info.dtype for info in agent.infos if info.name == VALUE.name)
-        self._noise = np.zeros((num_rows, agent.noise_width))
-        if agent.factors is not None:
-            self._noise[:, 0] = agent.factors[0]
+        self._noise = unused_noise(num_rows, agent)
 
     def __call__(
         self,

@@ -8,7 +8,7 @@ import numpy as np
 
 from rollserve_server.agents import PopulationAgent
 from rollserve_server.sampling.collect.acting import RecurrentStates, act, column_keys, mask_input
-from rollserve_server.sampling.collect.noise import LaneNoise
+from rollserve_server.sampling.collect.noise import LaneNoise, unused_noise
 from rollserve_server.sampling.record.lives import LifeRecorder
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ class PolicyLanes:
         keys = column_keys(agent, reader, envs.agent_leaves(self._first), envs.action_leaves[self._first])
         self.recorder = LifeRecorder(num_lanes, keys, reader, buffer_bytes, keep)
         self._acting: list[int] = []
-        self._unused_noise = np.zeros((policy.num_places, agent.noise_width))
-        if agent.factors is not None:
-            self._unused_noise[:, 0] = agent.factors[0]
+        self._unused_noise = unused_noise(policy.num_places, agent)
 
     def lane(self, row: int, agent: int) -> int:
         """Return the lane of an agent of a row."""
@@ -133,7 +131,7 @@ class PolicyLanes:
         padded = np.full(self._num_places, lanes[-1])
         padded[slots] = lanes
         observations = [column[self._places[padded]] for column in self._envs.observations(self._first)]
-        states = [column[padded] for column in self.states.columns]
+        states = self.states.of_rows(padded)
         noise = self._unused_noise.copy()
         noise[slots] = self._noise.next(lanes)
 
@@ -174,9 +172,4 @@ class PolicyLanes:
     def take_reward(self, lane: int, reward: float) -> None:
         """Record the reward of the current step of a lane."""
         self.recorder.write_reward(lane, reward)
-        self.keep_reward(lane, reward)
-
-    def keep_reward(self, lane: int, reward: float) -> None:
-        """Keep a lane's last reward for a policy that gets it at the next step."""
-        if self._agent.reward_state is not None:
-            self.states.columns[self._agent.reward_state][lane] = reward
+        self.states.take_rewards(reward, lane)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollserve_server.envs import ManyEnvs
     from rollserve_server.sampling.protocol import Population
 
-__all__ = ["ManyCollector", "ManyPopulationCollector", "ManyRows", "outcomes_of_agents"]
+__all__ = ["ManyCollector", "ManyPopulationCollector", "outcomes_of_agents"]
 
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 
@@ -42,7 +42,7 @@ class ManyCollector(RowwiseCollector[ManyEpisode, RunningEpisode]):
         num_retries: int = 0,
     ) -> None:
         super().__init__(root_seed, num_retries)
-        self._rows = ManyRows(root_seed, envs, agents, max_episode_length)
+        self._rows = _ManyRows(root_seed, envs, agents, max_episode_length)
         self._running = self._rows.running
         self._waiting = WaitingForAnyRow(envs.num_rows)
 
@@ -75,7 +75,7 @@ class ManyPopulationCollector(PopulationCollector):
     """Runs units in rows with many agents; some of the policies act as the member of a row's unit."""
 
     def __init__(self, population: Population, envs: ManyEnvs, agents: PolicyAgents, num_retries: int) -> None:
-        self._rows = ManyRows(population.root_seed, envs, agents, population.max_episode_length)
+        self._rows = _ManyRows(population.root_seed, envs, agents, population.max_episode_length)
         self._agents = agents
         may_mix = all(policy.may_mix_members for policy in self._rows.policies)
         super().__init__(population, envs.num_rows, num_retries, side_by_side=may_mix)
@@ -117,7 +117,7 @@ def outcomes_of_agents(agents: PolicyAgents, episode: ManyEpisode) -> tuple[Agen
     return tuple(outcomes.values())
 
 
-class ManyRows:
+class _ManyRows:
     """Rows that run whole episodes, each up to its end or a number of environment steps.
 
     Attributes:
@@ -156,7 +156,7 @@ class ManyRows:
         running.take(turns)
         self.running[row] = running
 
-    def step(self) -> _Stepped:
+    def step(self) -> _RowsStep:
         """Step all rows that have an episode.
 
         Raises:
@@ -172,7 +172,7 @@ class ManyRows:
             except EnvFailedError as error:
                 failures.append(self._located(error))
             num_steps += running.episode.length - length
-        return _Stepped(num_steps, episodes, failures)
+        return _RowsStep(num_steps, episodes, failures)
 
     def forget(self, row: int) -> int:
         """Forget the episode that a row runs, and return the number of its steps."""
@@ -189,7 +189,7 @@ class ManyRows:
         return with_episode(error, episode.index, episode.env_seed, episode.length)
 
 
-class _Stepped(NamedTuple):
+class _RowsStep(NamedTuple):
     """Result of a step of all rows.
 
     Attributes:

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from rollserve_server.agents import Agent
 
-__all__ = ["BlockNoise", "EpisodeGenerator", "LaneNoise", "RowNoise"]
+__all__ = ["BlockNoise", "EpisodeGenerator", "LaneNoise", "RowNoise", "unused_noise"]
 
 _ENV_SEED, _ACTIONS, _POLICIES = 0, 1, 2
 """Purposes."""
@@ -24,6 +24,14 @@ _DRAW_STEPS = 64
 """Number of steps whose noise is drawn at once. It determines the numbers: an agent that needs several kinds of them
 draws 64 steps of one kind, then of the next.
 """
+
+
+def unused_noise(num_rows: int, agent: Agent) -> np.ndarray:
+    """Return noise (M, K) that an agent accepts, for rows whose actions nobody uses."""
+    noise = np.zeros((num_rows, agent.noise_width))
+    if agent.factors is not None:
+        noise[:, 0] = agent.factors[0]
+    return noise
 
 
 class EpisodeGenerator:

@@ -269,7 +269,7 @@ class RunningEpisode:
         own.policy, own.pending = self._names.index(name), pending
         own.segment.last_observations = turn.columns or lanes.observations(lane)
         finish_step(own, turn.reward, turn.info, self._infos)
-        lanes.keep_reward(lane, turn.reward)
+        lanes.states.take_rewards(turn.reward, lane)
         self.episode.lives.append(own)
         life.pending = None
         life.segment.first_step += 1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from typing_extensions import override
 
+from rollserve_server.agents import STATE
 from rollserve_wire.columns import mask_name
 from rollserve_wire.protobuf import keys_of, length_delimited, text_field, varint_field
 from rollserve_wire.tensors import dtype_to_proto, named_tensor, tensor
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from rollserve_wire.v1.tensor_pb2 import Compression
 
 __all__ = [
-    "STATE_PREFIX",
     "Column",
     "CompressedRows",
     "Gathered",
@@ -47,9 +47,6 @@ __all__ = [
     "step_column_name",
     "tensor_field",
 ]
-
-STATE_PREFIX = "state/"
-"""Text in front of the name of a recurrent state that is written for each step, as one of the agent's infos."""
 
 _BLOCK_BYTES = 128 << 10
 """Bytes of rows that are copied to be looked at: a block stays in the processor's cache."""
@@ -114,7 +111,7 @@ def step_column_name(group: str, key: InfoKey, *, all_states: bool) -> tuple[str
         case "observations":
             return None
         case "states":
-            return ("agent_infos", f"{STATE_PREFIX}{key.name}") if all_states else None
+            return ("agent_infos", f"{STATE}{key.name}") if all_states else None
     return group, key.name
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from rollserve_server.agents import STATE
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling.encode.fields import (
-    STATE_PREFIX,
     Column,
     Gathered,
     Headers,
@@ -259,7 +259,7 @@ class Sizes(NamedTuple):
             in_steps = group != "episode_infos" and (group != "states" or columns.all_states)
             has_mask = group in ("env_infos", "episode_infos")
             num_columns = 1 + in_segments + has_mask
-            prefix = len(STATE_PREFIX) * (group == "states")
+            prefix = len(STATE) * (group == "states")
             header = _HEADER_BYTES + 10 * len(key.shape) + prefix + len(key.name.encode()) + 1
             message += header * num_columns
             segment += (key.num_bytes + has_mask) * in_segments

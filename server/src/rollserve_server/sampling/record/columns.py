@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_BUFFER_BYTES",
     "MIN_BUFFER_STEPS",
-    "Column",
     "ColumnBuffer",
     "ColumnKey",
     "ColumnWriter",
@@ -26,7 +25,6 @@ __all__ = [
     "StackColumn",
     "bytes_of",
     "copy_pieces",
-    "stack_keys",
 ]
 
 MAX_BUFFER_BYTES = 30 << 20
@@ -125,7 +123,7 @@ class StackColumn:
         return np.lib.stride_tricks.as_strided(frames, shape, strides, writeable=False)
 
 
-Column = np.ndarray | StackColumn
+_Column = np.ndarray | StackColumn
 """Column for M rows and a number of steps: an array (M, steps, *shape), or stacks of frames."""
 
 
@@ -133,7 +131,7 @@ Column = np.ndarray | StackColumn
 class ColumnBuffer:
     """Columns for M rows and a number of steps."""
 
-    columns: dict[ColumnKey, Column]
+    columns: dict[ColumnKey, _Column]
 
     def num_bytes(self, num_steps: int) -> int:
         """Return the bytes that the first `num_steps` steps take, which are written."""
@@ -187,7 +185,7 @@ class Piece(NamedTuple):
 
 def copy_pieces(pieces: Sequence[Piece]) -> Iterator[Piece]:
     """Copy pieces of one buffer into a new buffer that holds nothing else, and yield the copies in the same order."""
-    columns: dict[ColumnKey, Column] = {}
+    columns: dict[ColumnKey, _Column] = {}
     for key, column in pieces[0].buffer.columns.items():
         if isinstance(column, StackColumn):
             columns[key] = StackColumn.copied([(column, row, start, stop) for _, row, start, stop in pieces])
@@ -199,11 +197,11 @@ def copy_pieces(pieces: Sequence[Piece]) -> Iterator[Piece]:
         yield Piece(buffer, 0, start, stop)
 
 
-def _first_steps(column: Column, num_steps: int) -> Column:
+def _first_steps(column: _Column, num_steps: int) -> _Column:
     return column.first_steps(num_steps) if isinstance(column, StackColumn) else column[:, :num_steps]
 
 
-def stack_keys(keys: Iterable[ColumnKey]) -> frozenset[ColumnKey]:
+def _stack_keys(keys: Iterable[ColumnKey]) -> frozenset[ColumnKey]:
     """Return the keys of columns that may be stacks of frames."""
     return frozenset((group, key) for group, key in keys if group == "observations" and _may_be_stack(key))
 
@@ -236,7 +234,7 @@ class ColumnWriter(ABC):
         """
         self.keys = tuple(keys)
         self._num_rows, self._buffer_bytes, self._keep = num_rows, buffer_bytes, keep
-        self._stack_keys = stack_keys(self.keys)
+        self._stack_keys = _stack_keys(self.keys)
         # For each row: whether its episode or fragment begins with the current step, which a step with stacks resets;
         # and whether its steps will be read.
         self._begins, self._in_use = np.zeros((2, num_rows), np.bool_)

@@ -117,7 +117,7 @@ class InfoReader:
         Python's numbers become bool, int64 and float64, or uint64 where int64 is too small. These values are dropped
         and counted:
 
-        - values that are no numbers, truth values or arrays of them, unless they are read as texts; see `TextReader`,
+        - values that are no numbers, truth values or arrays of them, unless they are read as texts; see `_TextReader`,
         - values whose names begin with `_`, as names of masks do,
         - values with the name of an earlier one, such as `a/b` and the `b` in a mapping `a`,
         - values that raise errors when they are read, and mappings that contain themselves.

@@ -224,10 +224,6 @@ class LifeRecorder:
         self._positions[lane] = 0
         self._settled[lane] = True
 
-    def life(self, lane: int) -> Life:
-        """Return the life that a lane runs."""
-        return self._lives[lane]
-
     def advance(self, lanes: NDArray[np.int64]) -> None:
         """Begin the next step of some lanes."""
         for lane in lanes[self._positions[lanes] == self._room].tolist():
