@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -696,7 +696,10 @@ class PopulationReport:
         failure: error after which the pool has to close the work; None if there was none.
         env_failures: errors of environments; their `indices` are units.
         num_lost_steps: number of steps that were thrown away because environments failed.
+        encoding_seconds: as in `Report`; outcomes are not encoded.
     """
+
+    encoding_seconds: ClassVar[float] = 0.0
 
     outcomes: tuple[Outcome, ...]
     num_simulated_steps: int

@@ -17,7 +17,6 @@ from rollserve_server.pool.episode_log import CallKind, Origin
 from rollserve_server.pool.requests import Exactly, Fragments, SampleRequest
 from rollserve_server.pool.results import Beginning, Delivery, Progress
 from rollserve_server.pool.sequences.open_work import InFlight, submit
-from rollserve_server.sampling import PopulationReport
 from rollserve_server.tracing import child_span
 from rollserve_wire.reasons import Reason
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.requests import EvaluationRequest, PopulationRequest
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.workers.slots import Workforce
-    from rollserve_server.sampling import FragmentReport, Message, Report
+    from rollserve_server.sampling import FragmentReport, Message, PopulationReport, Report
     from rollserve_server.spans import Span
     from rollserve_wire.environments import Reproducibility
 
@@ -271,6 +270,7 @@ class Call(ABC, Generic[_O, _R]):
                 step_rate.count(report.num_simulated_steps)
             if self._trace is not None:
                 self._trace.add_report(self._slots[worker].index, sent.sent, report)
+            self._count_work(worker, report)
             self._take_report(worker, sent, report)
 
     async def _ready(self, worker: int) -> WorkerHandle:
@@ -440,7 +440,7 @@ class Call(ABC, Generic[_O, _R]):
             seconds = step_rate.slice_seconds(seconds, len(self._slots), speed)
         return seconds
 
-    def _count_work(self, worker: int, report: Report | FragmentReport) -> None:
+    def _count_work(self, worker: int, report: _R) -> None:
         """Add what a worker did for an order to the account."""
         share = self.account.workers[worker]
         share.sampling_seconds += report.sampling_seconds
@@ -495,16 +495,16 @@ class _CallTrace:
             return
         # A previous call may have sent it.
         sent, now = max(sent, self._began), time.monotonic()
-        encoding_seconds = 0.0 if isinstance(report, PopulationReport) else report.encoding_seconds
-        sampling, environment, policy = report.sampling_seconds, report.environment_seconds, report.policy_seconds
+        sampling, encoding = report.sampling_seconds, report.encoding_seconds
+        environment, policy = report.environment_seconds, report.policy_seconds
         order = self._span.child("order", sent)
         order.set({"worker": worker, "steps": report.num_simulated_steps})
-        work = order.child("work", max(now - sampling - encoding_seconds, sent))
+        work = order.child("work", max(now - sampling - encoding, sent))
         seconds = {
             "environment_seconds": environment,
             "policy_seconds": policy,
             "recording_seconds": max(sampling - environment - policy, 0.0),
-            "encoding_seconds": encoding_seconds,
+            "encoding_seconds": encoding,
         }
         work.set(seconds)
         if report.failure is not None:

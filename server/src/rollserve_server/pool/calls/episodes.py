@@ -250,8 +250,7 @@ class EpisodeCall(Call["Order", "Report"]):
         self._is_stuck[worker] = was_idle and order.before == self._plan.needed_before()
 
     def _count(self, worker: int, report: Report) -> None:
-        """Add a worker's steps and times to the account, to the estimate and to the plan."""
-        self._count_work(worker, report)
+        """Add a worker's steps to the account, to the estimate and to the plan."""
         num_held_steps = report.num_simulated_steps - report.num_idle_steps
         self.account.num_idle_steps += report.num_idle_steps
         self.sequence.held_steps[worker] += num_held_steps

@@ -255,7 +255,6 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
     def _take_report(self, worker: int, sent: InFlight[FragmentOrder, FragmentReport], report: FragmentReport) -> None:
         state = self._workers[worker]
-        self._count_work(worker, report)
         for env_failure in report.env_failures:
             self.account.count_env_failure(worker, env_failure)
         if report.failure is not None:

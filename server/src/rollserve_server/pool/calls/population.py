@@ -127,19 +127,14 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
     def _take_report(
         self, worker: int, sent: InFlight[PopulationOrder, PopulationReport], report: PopulationReport
     ) -> None:
-        share, account = self.account.workers[worker], self.account
-        share.sampling_seconds += report.sampling_seconds
-        share.environment_seconds += report.environment_seconds
-        share.policy_seconds += report.policy_seconds
-        share.num_simulated_steps += report.num_simulated_steps
-        account.num_lost_steps += report.num_lost_steps
+        self.account.num_lost_steps += report.num_lost_steps
         self._work.held_steps[worker] += report.num_simulated_steps - report.num_lost_steps
         self._num_finished_last[worker] = len(report.outcomes)
         self._has_answered[worker] = True
         for outcome in report.outcomes:
             self._take_outcome(worker, outcome)
         for env_failure in report.env_failures:
-            account.count_env_failure(worker, env_failure)
+            self.account.count_env_failure(worker, env_failure)
             if env_failure.is_final and not all(unit in self._outcomes for unit in env_failure.indices):
                 raise EnvFailedError(FailedEpisode.of(worker, env_failure).final_text)
         if report.failure is not None:
