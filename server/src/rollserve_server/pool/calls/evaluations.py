@@ -189,7 +189,7 @@ class Evaluations:
                 specs = [await in_request_thread(profiles.resolved, request.env)]
             if isinstance(request, PopulationRequest):
                 specs = await self._stepped_by_rows(specs, own)
-            number = await self._env_number(specs)
+            number = await self._parts.env_updates.env_for_evaluation(specs)
         stack.enter_context(versions.evaluation_envs.using(-number))
         env = versions.env_in_use(number)
         if isinstance(request, PopulationRequest):
@@ -227,13 +227,6 @@ class Evaluations:
         assert not isinstance(agents[0], PolicySet)  # noqa: S101  # those fit environments with many agents only
         return check_population(agents[0], request.parameters)
 
-    async def _env_number(self, specs: Sequence[WorkerSpecs]) -> int:
-        """Return the number of environments for evaluations with these specs, which are made unless they are there."""
-        found = self._parts.env_updates.find_for_evaluation(specs)
-        if found is not None:
-            return found
-        return await self._parts.env_updates.add_for_evaluation(specs)
-
     async def _stepped_by_rows(self, specs: Sequence[WorkerSpecs], own: EnvVersion | None) -> Sequence[WorkerSpecs]:
         """Return the specs of the same environments, stepped one by one.
 
@@ -245,7 +238,8 @@ class Evaluations:
         if len(specs) > 1 or not isinstance(spec, EnvSpec):
             expected = "an environment for all rows, because those of the sampler differ"
             raise InvalidValueError.of("options.environment", expected=expected, got="none")
-        env = own or self._parts.versions.env_in_use(await self._env_number(specs))
+        env_updates, versions = self._parts.env_updates, self._parts.versions
+        env = own or versions.env_in_use(await env_updates.env_for_evaluation(specs))
         if env.description.num_episodes_per_row is None:
             return specs
         why_not = env.description.why_not_single

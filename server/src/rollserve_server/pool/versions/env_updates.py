@@ -111,16 +111,8 @@ class EnvUpdates:
                 replaced_specs = () if replaced is None else versions.env_specs(replaced)
                 return EnvUpdated(number, versions.env_specs(env), env.description, replaced_specs)
 
-    def find_for_evaluation(self, specs: Sequence[WorkerSpecs]) -> int | None:
-        """Return the number, below 0, of environments for evaluations with these specs, if there are any."""
-        for number, env in self._versions.evaluation_envs.items():
-            if list(map(identity_of, env.specs)) == list(map(identity_of, specs)):
-                self._check_observations(env.description, len(self._versions.workers))  # there may be more by now
-                return -number
-        return None
-
-    async def add_for_evaluation(self, specs: Sequence[WorkerSpecs]) -> int:
-        """Make environments for evaluations on all workers, unless they are there; return their number, below 0.
+    async def env_for_evaluation(self, specs: Sequence[WorkerSpecs]) -> int:
+        """Return the number, below 0, of environments for evaluations, which all workers make unless they have them.
 
         Args:
             specs: one for all workers, or one for each.
@@ -130,9 +122,10 @@ class EnvUpdates:
             WorkerLostError: a worker is lost and could not be replaced.
         """
         versions = self._versions
+        if (found := self._find_for_evaluation(specs)) is not None:
+            return found
         async with versions.changing_envs:
-            found = self.find_for_evaluation(specs)
-            if found is not None:  # made while this call waited
+            if (found := self._find_for_evaluation(specs)) is not None:  # made while this call waited
                 return found
             number, spread = -versions.evaluation_envs.number - 1, versions.spread(specs)
             for worker_specs in specs:
@@ -150,6 +143,14 @@ class EnvUpdates:
                     self._check_rows(description.num_rows, len(versions.workers))
                     versions.evaluation_envs.add(EnvVersion(list(specs), description))
         return number
+
+    def _find_for_evaluation(self, specs: Sequence[WorkerSpecs]) -> int | None:
+        """Return the number, below 0, of environments for evaluations with these specs, if there are any."""
+        for number, env in self._versions.evaluation_envs.items():
+            if list(map(identity_of, env.specs)) == list(map(identity_of, specs)):
+                self._check_observations(env.description, len(self._versions.workers))  # there may be more by now
+                return -number
+        return None
 
     def check_room(self, num_workers: int) -> None:
         """Raise OverLimitError if this many workers would have too many rows, or too much of what rows need."""
