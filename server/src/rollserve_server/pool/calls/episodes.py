@@ -163,8 +163,6 @@ class EpisodeCall(Call["Order", "Report"]):
         can_go_on = (
             samples and not self._is_stuck[worker] and (self._has_answered[worker] or not self.in_flight[worker])
         )
-        # The unfinished episodes that the call will probably claim next of the worker.
-        stretch = None if begin_again or not self._claims_episodes else plan.expected_stretch(worker)
         # An idle worker may keep what it wrote early: it hears of that with its next order, in this call or the next.
         release = tuple(sequence.releases.pop(worker, ())) if samples or begin else ()
         cancellations = sequence.cancellations.get(worker)
@@ -173,7 +171,8 @@ class EpisodeCall(Call["Order", "Report"]):
             return None
         for indices in begin:
             sequence.begun_at.update(dict.fromkeys(indices, time.monotonic()))
-        sequence.handles[worker] = handle
+        # The unfinished episodes that the call will probably claim next of the worker.
+        stretch = None if begin_again or not self._claims_episodes else plan.expected_stretch(worker)
         return Order(
             sequence=sequence.spec,
             begin=tuple(map(self._episode_range, begin)),
