@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import secrets
 import time
 from typing import TYPE_CHECKING
@@ -45,8 +44,6 @@ _SEED_BITS = 53
 _MAX_BURST_SECONDS = 0.25
 """Time whose steps may be made at once: orders are as short as that asks for, and unused time counts no longer."""
 _MIN_SLICE_SECONDS = 0.0005
-
-_log = logging.getLogger(__name__)
 
 
 def decide(settings: PoolSettings, default: int) -> PoolSettings:
