@@ -28,7 +28,7 @@ from rollserve_server.futures import in_own_thread, in_request_thread
 from rollserve_server.pool.requests import AgentChange, PolicyUpdates
 from rollserve_server.pool.results import AgentUpdated
 from rollserve_server.pool.state.agent_version import AgentVersion
-from rollserve_server.pool.versions.selection import check_expected_env, check_expected_policy
+from rollserve_server.pool.versions.selection import check_expected_env, check_expected_policy, no_agent
 from rollserve_server.pool.versions.versions import ALL_WORKERS, element_field
 from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import Worker
@@ -291,7 +291,7 @@ class AgentQueries:
         """Return the number of a version, and a worker's agent, or policies by name."""
         versions, num_workers = self._versions.agents, len(self._versions.workers)
         if not versions.number:
-            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
+            raise no_agent()
         number = versions.choose(number, Reason.POLICY_VERSION)
         agents = versions.get(number) or ()
         if len(agents) > 1:  # the number of workers may have changed since

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rollserve_server.settings import AgentSettings
 
 
-__all__ = ["Selection", "check_expected_env", "check_expected_policy"]
+__all__ = ["Selection", "check_expected_env", "check_expected_policy", "no_agent"]
 
 
 class Selection:
@@ -38,7 +38,7 @@ class Selection:
         """
         agents = self._versions.agents
         if not agents.number or (agents.current is None and options.policy_version is None):
-            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
+            raise no_agent()
         with within("options"):
             check_expected_policy(self._versions, options.expected)
             reason = Reason.POLICY_VERSION
@@ -129,6 +129,11 @@ class Selection:
         return None
 
 
+def no_agent() -> NotReadyError:
+    """Return the error of a request that needs an agent before there is one."""
+    return NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
+
+
 def check_expected_policy(versions: Versions, expected: Expectation) -> None:
     """Raise NotReadyError if the current agents are not the expected ones, or if there are none.
 
@@ -138,7 +143,7 @@ def check_expected_policy(versions: Versions, expected: Expectation) -> None:
     if wanted is None:
         return
     if agents.current is None:
-        raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
+        raise no_agent()
     is_own, is_first = expected.client_id in agents.current.clients, agents.number == versions.first_agents
     _check("agent", "expected_policy_version", expected.client_id, wanted, agents.number, is_own, is_first)
 
