@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
@@ -11,14 +12,14 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from pools import CARTPOLE, pool_of
+from pools import CARTPOLE, pool_of, sample
 from raw_calls import FOREVER, SERVICE, careless, end_of, serving, soon
 from support import raises
 
 from rollserve import Reason
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import StoppingError
-from rollserve_server.pool import InProcessBackend
+from rollserve_server.pool import AtLeast, InProcessBackend
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 SLOW = ("--env", "sample_envs:Slow", "--backend", "in-process", "--workers", "1", "--rows", "1", "--max-calls", "1")
@@ -65,6 +66,19 @@ async def test_drain_rejects_updates() -> None:
             with raises(StoppingError, reason=Reason.SERVER_STOPPING):
                 await update
         assert (pool.status().policy_version, pool.status().env_version) == (0, 1)
+
+
+async def test_drain_during_a_reset_rejects_calls_of_the_new_run() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE) as pool:
+        resetting = asyncio.create_task(pool.reset())
+        await asyncio.sleep(0)  # it starts the workers of the new run
+        assert not resetting.done()
+        pool.drain(StoppingError("the server is stopping"))
+        await resetting
+        with raises(StoppingError, reason=Reason.SERVER_STOPPING):
+            await sample(pool, AtLeast(1))
+        with raises(StoppingError, reason=Reason.SERVER_STOPPING):
+            await pool.episode_log.wait_beyond(0)
 
 
 def test_drain_completes_calls_that_end_within_the_grace(tmp_path: Path) -> None:

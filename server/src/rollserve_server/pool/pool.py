@@ -101,6 +101,8 @@ class Pool:
         self._env_calls = EnvCalls(parts.versions, parts.settings)
         self._env_videos = EnvVideos(parts.versions, parts.settings)
         self._started = time.monotonic()
+        if self._refusal is not None:  # it came while the parts were prepared
+            self._refuse(self._refusal)
 
     @property
     def num_workers(self) -> int:
@@ -216,7 +218,7 @@ class Pool:
         self, what: str, settings: PoolSettings, prepare: Callable[[PoolParts], Awaitable[None]]
     ) -> None:
         """Begin a new run, with parts that a function has prepared; errors say what was done."""
-        old, old_calls, old_streams = self._parts, (self._samplings, self._evaluations), self._streams
+        old = self._parts
         if not isinstance(old.journal, NoJournal):
             text = f"a sampler on an existing Ray cluster, which outlives its server, cannot be {what}"
             raise NotReadyError(text, reason=Reason.SAVED_SAMPLER)
@@ -227,10 +229,9 @@ class Pool:
             except BaseException:
                 await parts.workers.close()
                 raise
+            self._refuse(NotReadyError(f"the sampler was {what}", reason=Reason.SAMPLER_RUN))
+            self._samplings.end_prefetch(drop=True)
             self._use(parts)
-            for refuse in (*(calls.admission.refuse for calls in old_calls), old_streams.refuse, old.episode_log.end):
-                refuse(NotReadyError(f"the sampler was {what}", reason=Reason.SAMPLER_RUN))
-            old_calls[0].end_prefetch(drop=True)
             await old.workers.close()
 
     async def lost(self) -> str:
@@ -240,6 +241,10 @@ class Pool:
     def drain(self, error: DomainError) -> None:
         """Let no further call or update begin: waiting and later ones fail with the error."""
         self._refusal = error
+        self._refuse(error)
+
+    def _refuse(self, error: DomainError) -> None:
+        """Fail what waits for the present parts with the error, now and later: calls, streams, readers of episodes."""
         self._streams.refuse(error)
         self._samplings.admission.refuse(error)
         self._evaluations.admission.refuse(error)
