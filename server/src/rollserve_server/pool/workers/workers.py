@@ -38,6 +38,7 @@ _R = TypeVar("_R")
 _GIVEN_UP_SECONDS = 1.0
 """How long to wait for a slot that is given up for up to an hour."""
 _LOOK_SECONDS = 1.0
+"""How often whoever waits for a slot looks whether it is given up, or may have a worker again."""
 _CLOSE_SECONDS = 2.0
 
 
@@ -150,7 +151,7 @@ class Workers(Sequence[WorkerSlot]):
         while not slot.healthy:
             max_seconds = _GIVEN_UP_SECONDS if slot.given_up else self._health.start_seconds
             left = since + max_seconds - time.monotonic()
-            await self._wait_for_any([slot], min(max(left, 0.0), _GIVEN_UP_SECONDS))
+            await self._wait_for_any([slot], min(max(left, 0.0), _LOOK_SECONDS))
             if not slot.healthy and (left <= 0 or self._is_closed):
                 what = "is given up for now" if slot.given_up else f"could not be replaced within {max_seconds:g} s"
                 raise WorkerLostError(f"worker {slot.index} was lost and {what}: {slot.last_failure}", slot.index)
@@ -167,7 +168,7 @@ class Workers(Sequence[WorkerSlot]):
             left = since + self._health.start_seconds - time.monotonic()
             if left <= 0 or self._is_closed or all(slot.given_up for slot in self._slots):
                 raise WorkerLostError(f"all workers are lost: {self._slots[0].last_failure}", 0)
-            await self._wait_for_any(self._slots, min(left, _GIVEN_UP_SECONDS))
+            await self._wait_for_any(self._slots, min(left, _LOOK_SECONDS))
 
     async def share(self, value: _R) -> _R:
         """Return what stands for a large value in calls of several workers, so that it is copied once for all."""
