@@ -19,7 +19,6 @@ from rollserve_server.pool.versions.agent_updates import AgentUpdates
 from rollserve_server.pool.versions.env_updates import EnvUpdates
 from rollserve_server.pool.versions.selection import Selection
 from rollserve_server.pool.versions.versions import Versions
-from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
@@ -145,8 +144,7 @@ class PoolParts:
         if state is None:
             await self.env_updates.update([env], per_worker=False)
         else:
-            take_over = self.versions.take_over
-            await Broadcast(self.workers, take_over, wait_for_lost=False, isolate_failures=True).answers()
+            await self.versions.take_over()
             self.workers.resume_totals(state.snapshot.workers, state.snapshot.departed)
 
 

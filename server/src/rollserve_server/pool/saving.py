@@ -18,7 +18,6 @@ from rollserve_server.pool.accounts import Counters
 from rollserve_server.pool.requests import Expectation, RowUpdates
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.state.saved_sampler import SavedAgents, SavedEnvs, SavedSampler
-from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import action_log_leaves
 from rollserve_wire.reasons import Reason
 
@@ -145,8 +144,7 @@ async def restore_into(parts: PoolParts, saved: SavedSampler, client_id: str = "
     if saved.policy_version > parts.versions.agents.number:
         parts.versions.agents.skip_to(saved.policy_version + 1)
     parts.versions.mark_restored()
-    take_over = parts.versions.take_over
-    await Broadcast(parts.workers, take_over, wait_for_lost=False, isolate_failures=True).answers()
+    await parts.versions.take_over()
     for position, rows in enumerate(saved.rows.sequences):
         with within(f"rows[{position}]"):
             _check_rows(parts, rows)

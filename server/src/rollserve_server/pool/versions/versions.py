@@ -15,6 +15,7 @@ from rollserve_server.envs import describe_space, specs_of_rows
 from rollserve_server.errors import InvalidValueError, NotReadyError
 from rollserve_server.futures import in_background
 from rollserve_server.pool.state.env_version import EnvVersion
+from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.pool.workers.workers import Workers, giving_what_others_hold
 from rollserve_server.sampling import EnvDescription, Worker
 from rollserve_wire.reasons import Reason
@@ -162,8 +163,19 @@ class Versions:
                 self._retained[slot.handle] = kept
                 in_background(slot.handle.call(Worker.retain, *kept))  # a lost worker is noticed when it is needed
 
-    async def take_over(self, index: int, worker: WorkerHandle) -> None:
-        """Adopt a worker of an earlier server: evict what the pool no longer keeps, and install what is missing."""
+    async def take_over(self) -> None:
+        """Have all workers evict what the pool no longer keeps, and install what they lack.
+
+        A worker that cannot, where others can, is replaced.
+
+        Raises:
+            DomainError: no worker can take a version.
+            WorkerLostError: all workers are lost, one after the other or for long.
+        """
+        await Broadcast(self.workers, self._adopt, wait_for_lost=False, isolate_failures=True).answers()
+
+    async def _adopt(self, index: int, worker: WorkerHandle) -> None:
+        """Have one worker do as in `take_over`."""
         await worker.call(Worker.retain, *self.kept())
         await self.prepare(index, worker)
 
