@@ -38,17 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["Stream", "Streams"]
 
 _DEFAULT_AHEAD_BYTES = 64 << 20
-
-
 _NUM_LAGS = 16
-
-
 """Length of the histogram of lags; larger ones count as the last."""
-
-
 _BUSY_SECONDS = 0.5
-
-
 """How long a stream waits that finds the queue for admission full."""
 
 

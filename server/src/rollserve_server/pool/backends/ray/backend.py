@@ -36,15 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["RayBackend", "position_of"]
 
-_R = TypeVar("_R")
-
-
 _log = logging.getLogger(__name__)
 
+_R = TypeVar("_R")
 
 _TAKEOVER_SECONDS = 30.0
-
-
 """Limit of the time in which a worker ends its work for an earlier server."""
 
 
