@@ -55,11 +55,14 @@ _SILENCE_FACTOR = 5
 """Factor on the seconds between two reports of progress: after a silence this long, clients learn what is missing."""
 _MAX_ORDERS = 1000
 """Orders of a call with spans of their own, so that a long call makes no trace that nobody can look at."""
-_ROW_SHARE = 0.03
+_UNENDED_ROW_SHARE = 0.03
 """Share of the allowed steps that each row has at least: with the default, 30,000 steps, as long as a game of Atari."""
-_STEPS_FACTOR = 100
-_LIMIT_FACTOR = 2
-_WARNING_SHARE = 0.1
+_UNENDED_LIMIT_FACTOR = 2
+"""Factor on an episode's limit, for the steps that each row has at least while no episode ends."""
+_UNENDED_TARGET_FACTOR = 100
+"""Factor on the steps that a call asks for, for the steps that it has at least while no episode ends."""
+_UNENDED_WARNING_SHARE = 0.1
+"""Share of the steps that a call has while no episode ends, after which its client is warned."""
 
 
 class Call(ABC, Generic[_O, _R]):
@@ -350,15 +353,18 @@ class Call(ABC, Generic[_O, _R]):
         """
         allowed_steps = self._settings.max_unended_steps
         if allowed_steps and max_episode_length is None:
-            for_row = max(round(_ROW_SHARE * allowed_steps), _LIMIT_FACTOR * (env.description.max_episode_steps or 0))
+            for_row = max(
+                round(_UNENDED_ROW_SHARE * allowed_steps),
+                _UNENDED_LIMIT_FACTOR * (env.description.max_episode_steps or 0),
+            )
             for_rows = for_row * env.description.num_rows * len(self._slots)
-            self._max_unended_steps = max(allowed_steps, for_rows, _STEPS_FACTOR * num_target_steps)
+            self._max_unended_steps = max(allowed_steps, for_rows, _UNENDED_TARGET_FACTOR * num_target_steps)
 
     def _count_ends(self, num_steps: int, num_ended: int) -> None:
         """Count steps, and the episodes that ended or failed with them; warn, or raise OverLimitError, if none end."""
         self._num_unended_steps = num_steps = 0 if num_ended else self._num_unended_steps + num_steps
         max_steps = self._max_unended_steps
-        if not max_steps or num_steps < _WARNING_SHARE * max_steps:
+        if not max_steps or num_steps < _UNENDED_WARNING_SHARE * max_steps:
             return
         if num_steps >= max_steps:
             raise OverLimitError.of(

@@ -57,7 +57,8 @@ _MAX_IDLE_BYTES = 96 << 20
 """Memory of a worker for results that it may keep for later ones: getting new memory takes as long as writing."""
 _SMALL_BYTES = 16 << 10
 """Size up to which head and content of a frame are joined, to send them at once."""
-_NAME = "rollserve-results"
+_REGION_NAME = "rollserve-results"
+"""Name of memory for results, as the operating system shows it."""
 _MIN_REGION_BYTES = 1 << 20
 
 
@@ -512,7 +513,7 @@ class ResultMemory:
             self._idle.remove(region)
             return region
         num_region_bytes = _region_bytes(num_bytes)
-        descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+        descriptor = os.memfd_create(_REGION_NAME, os.MFD_CLOEXEC)
         os.ftruncate(descriptor, num_region_bytes)
         self._num_regions += 1
         memory = np.frombuffer(mmap.mmap(descriptor, num_region_bytes), np.uint8)

@@ -54,7 +54,8 @@ _INLINE_BYTES = 64 << 10
 """Size up to which a buffer travels in its report: waiting for another Ray object costs more than copying it."""
 _LOST_FRAME_SECONDS = 10.0
 """How long a worker may be seen doing nothing, while nothing moves on its line, before an unanswered call is lost."""
-_MIN_BYTES = 4 << 30
+_MIN_WORKER_BYTES = 4 << 30
+"""Memory that a worker may take at least by default, unless that is more than three quarters of the machine's."""
 _ROOM_BYTES = 1 << 30
 """Room for memory that libraries with many threads reserve and do not use."""
 
@@ -479,7 +480,7 @@ def _max_memory_bytes_of(settings: WorkerSettings) -> int:
     """Return the memory that a worker of this machine may take for itself; 0 for any."""
     if settings.worker_max_memory_bytes is not None:
         return settings.worker_max_memory_bytes
-    return min(max(memory_bytes() // num_cores(), _MIN_BYTES), memory_bytes() // 4 * 3)
+    return min(max(memory_bytes() // num_cores(), _MIN_WORKER_BYTES), memory_bytes() // 4 * 3)
 
 
 def _limit_allocations(max_bytes: int) -> None:
