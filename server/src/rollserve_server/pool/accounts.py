@@ -128,10 +128,10 @@ class EnvFailures:
             self.num_skipped += 1
             self._report(failed)
 
-    def add_prefetched(self, prefetched: EnvFailures) -> None:
-        """Add the errors of episodes that were sampled between calls; what the call found out about them counts."""
-        self.num_failures += prefetched.num_failures
-        reported, self.reported = {**prefetched.reported, **self.reported}, {}
+    def merge(self, other: EnvFailures) -> None:
+        """Put the errors of a prefetch or a round before these; of an episode in both, these count."""
+        self.num_failures += other.num_failures
+        reported, self.reported = {**other.reported, **self.reported}, {}
         for failed in reported.values():
             self._report(failed)
 
@@ -331,7 +331,7 @@ class Account:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for counts, others in ((self.retry_reasons, other.retry_reasons), (self.dropped_infos, other.dropped_infos)):
             counts.update(others)
-        self.env_failures.add_prefetched(other.env_failures)
+        self.env_failures.merge(other.env_failures)
         self.env_failures.num_skipped += other.env_failures.num_skipped
         self.workers += [WorkerAccount() for _ in range(len(other.workers) - len(self.workers))]
         for share, added in zip(self.workers, other.workers, strict=False):
@@ -351,7 +351,7 @@ class Account:
         self.num_idle_steps += prefetched.num_idle_steps
         self.num_retried_episodes += prefetched.num_retried_episodes
         self.retry_reasons.update(prefetched.retry_reasons)
-        self.env_failures.add_prefetched(prefetched.env_failures)
+        self.env_failures.merge(prefetched.env_failures)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollserve_server.errors import DomainError
     from rollserve_server.settings import MetricsSettings
 
-__all__ = ["RECORD", "CallKind", "EpisodeLog", "EpisodeRecords", "Histogram", "Origin"]
+__all__ = ["CallKind", "EpisodeLog", "EpisodeRecords", "Histogram", "Origin"]
 
 LENGTH_BUCKETS = tuple(float(digit * 10**power) for power in range(7) for digit in (1, 2, 5))
 """Upper bounds of the histogram of lengths: 1 to 5 million steps."""

@@ -93,7 +93,6 @@ class Call(ABC, Generic[_O, _R]):
         self.turn = Turn()
         self._parts = parts
         self._settings = parts.settings.calls
-        self._asks_for_episodes = not isinstance(request, SampleRequest) or isinstance(request.target, Exactly)
         self._request = request
         self._workforce, self._slots = workforce, workforce.slots
         self._kind = _kind_of(request)
@@ -332,7 +331,8 @@ class Call(ABC, Generic[_O, _R]):
     def _check_steps(self, num_steps: int) -> None:
         """Raise OverLimitError if a call for episodes has made more steps than it may."""
         max_steps = self._settings.max_call_steps
-        if self._asks_for_episodes and max_steps and num_steps > max_steps:
+        asks_for_episodes = self._kind in (CallKind.EXACT_EPISODES, CallKind.EVALUATION)
+        if asks_for_episodes and max_steps and num_steps > max_steps:
             raise OverLimitError.of(
                 "",
                 expected=f"episodes with at most {max_steps} steps in all (--max-call-steps)",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.results import AgentUpdated, Beginning
 
 
-__all__ = ["Stream", "Streams"]
+__all__ = ["Streams"]
 
 _DEFAULT_AHEAD_BYTES = 64 << 20
 _NUM_LAGS = 16

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rollserve_server.settings import PoolSettings
     from rollserve_wire.environments import EnvSpec
 
-__all__ = ["ALL_WORKERS", "KeptVersions", "Versions", "check_same", "element_field"]
+__all__ = ["ALL_WORKERS", "Versions", "check_same", "element_field"]
 
 _T = TypeVar("_T")
 

@@ -36,7 +36,6 @@ __all__ = [
     "LineEndedError",
     "Listener",
     "Place",
-    "ResultMemory",
     "WorkerLine",
     "packed_head",
 ]

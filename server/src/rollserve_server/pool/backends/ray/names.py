@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOURNAL_FORMAT",
-    "OtherJournal",
     "WorkerNames",
     "end_actors",
     "journal_name",
-    "named_actors",
     "other_journals",
     "workers_in_namespace",
 ]
@@ -123,19 +121,10 @@ def other_journals(tag: str) -> list[OtherJournal]:
 
 def _matching(pattern: re.Pattern[str]) -> Iterator[tuple[re.Match[str], Any]]:
     """Yield the actors of this process's namespace whose names match a pattern."""
-    for name, actor in named_actors():
-        match = pattern.fullmatch(name)
-        if match is not None:
-            yield match, actor
-
-
-def named_actors() -> list[tuple[str, Any]]:
-    """Return the actors of this process's namespace with their names."""
-    actors = []
-    for name in ray.util.list_named_actors():
-        with contextlib.suppress(ValueError):  # the actor has just ended
-            actors.append((str(name), ray.get_actor(str(name))))
-    return actors
+    for name in map(str, ray.util.list_named_actors()):
+        if (match := pattern.fullmatch(name)) is not None:
+            with contextlib.suppress(ValueError):  # the actor has just ended
+                yield match, ray.get_actor(name)
 
 
 def end_actors(actors: Iterable[Any]) -> None:
