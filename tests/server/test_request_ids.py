@@ -57,4 +57,4 @@ def test_status_details_and_metadata_name_the_request(tmp_path: Path) -> None:
 
 def test_errors_of_the_client_name_no_request() -> None:
     error = rollserve.CancelledError("cancelled", code=grpc.StatusCode.CANCELLED)
-    assert error.request_id == ""
+    assert (error.code, error.request_id) == (grpc.StatusCode.CANCELLED, "")

@@ -63,11 +63,13 @@ class RollserveError(Exception):
         request_id: name of the request in the server's log; empty if the error is gRPC's own, or the client's.
     """
 
-    def __init__(self, message: str, *, code: str, reason: str = "", field: str = "", request_id: str = "") -> None:
-        """Start with the attributes; the code is given by its name, such as `INVALID_ARGUMENT`."""
+    def __init__(
+        self, message: str, *, code: str | grpc.StatusCode, reason: str = "", field: str = "", request_id: str = ""
+    ) -> None:
+        """Start with the attributes; the code may be given by its name, such as `INVALID_ARGUMENT`."""
         super().__init__(message)
         self.message = message
-        self._code = code
+        self._code = code if isinstance(code, str) else code.name
         self.reason = reason
         self.field = field
         self.request_id = request_id
