@@ -1,4 +1,15 @@
-"""Running moments of observations and returns: count, mean and variance, merged from calls, servers and arrays."""
+"""Running moments of observations and returns: count, mean and variance, merged from calls, servers and arrays.
+
+The moments of n rows of K numbers are one row of 1 + 2 K float64: n, the K means, and the K sums of squared deviations
+from the mean (M2). They are merged by the formulas of Chan, Golub and LeVeque (Updating formulae and a pairwise
+algorithm for computing sample variances, 1979), extended to any number of parts:
+
+  n = sum of n[i];  mean = sum of n[i] mean[i] / n;  M2 = sum of M2[i] + sum of n[i] (mean[i] - mean)^2
+
+Each segment is computed by itself, in parts that its length determines; segments are then merged in groups of a size
+that K determines, and the groups one after the other. So the bits depend on the segments and their order, and on
+nothing else, such as how segments came in messages.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +61,7 @@ class RunningMoments:
 
     def __init__(self) -> None:
         """Start without anything; what is added first determines names and shapes."""
-        # By the name of the leaf: the shape, and the moments as in `_codec.moments`.
+        # By the name of the leaf: the shape, and the moments as one row, (1 + 2 K,).
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._moments: dict[str, np.ndarray] = {}
 
@@ -129,7 +140,7 @@ class RunningMoments:
         if other._shapes != self._shapes:
             raise ValueError(f"other: {mismatch(f'leaves of shapes {self._shapes}', other._shapes)}")
         self._moments = {
-            name: merged_moments(np.stack([row, other._moments[name]])) for name, row in self._moments.items()
+            name: _merged_moments(np.stack([row, other._moments[name]])) for name, row in self._moments.items()
         }
 
     def normalized(
@@ -372,12 +383,12 @@ class OrderedMoments:
         """Return the moments of all that was added, (1 + 2 K,); zeros if nothing was."""
         if not self._num_waiting:
             return self._total
-        group = merged_moments(self._group[: self._num_waiting])
-        return merged_moments(np.stack([self._total, group])) if self._total[0] else group
+        group = _merged_moments(self._group[: self._num_waiting])
+        return _merged_moments(np.stack([self._total, group])) if self._total[0] else group
 
 
 @np.errstate(all="ignore")  # of numbers that are not finite
-def merged_moments(rows: np.ndarray) -> np.ndarray:
+def _merged_moments(rows: np.ndarray) -> np.ndarray:
     """Return the moments of all parts together, (1 + 2 K,).
 
     Args:
