@@ -190,6 +190,14 @@ def test_client_depends_on_numpy_grpcio_and_protobuf() -> None:
     )
 
 
+def test_client_loads_learning_bridges_and_files_when_they_are_first_used() -> None:
+    code = "import sys, rollserve; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    late = ("rollserve._formats", "rollserve.bridges", "rollserve.data", "rollserve.learning", "rollserve_wire.replays")
+    assert "rollserve.episode_batch" in loaded
+    assert [name for name in loaded if name.startswith(late)] == []
+
+
 def test_tables_of_rooms_name_every_module() -> None:
     assert sorted(ROOMS) == ["rollserve", *(f"rollserve_server{name}" for name in ("", *CROWDED)), "rollserve_wire"]
     for package, rows in ROOMS.items():

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
-from rollserve.bridges import export_module, mlp_model
 from rollserve.mlp_agent import (
     ActionMask,
     MlpAgent,
@@ -161,6 +160,8 @@ class OnnxAgent:
             ValueError: an unknown head; outputs that are missing, or without a row for each observation; or a module
                 that cannot be exported, because it computes something else in a model, as with random numbers.
         """
+        from rollserve.bridges import export_module
+
         if head not in get_args(OnnxHead):
             raise ValueError(f"head: {mismatch(choices_text(get_args(OnnxHead)), repr(head))}")
         check_mask(action_mask)
@@ -195,6 +196,8 @@ class OnnxAgent:
             ImportError: the package onnx is not installed.
             ValueError: a head that models do not have, such as `epsilon_greedy`, or `previous_action`.
         """
+        from rollserve.bridges import mlp_model
+
         mask = agent.action_mask
         observed = named_leaves(observation_space, None if mask is None else mask.observation)
         made = mlp_model(agent, list(observed.items()), named_leaves(action_space))

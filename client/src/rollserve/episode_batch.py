@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve import bridges, learning
-from rollserve._codec.batch_tables import batch_html, batch_line, batch_table
 from rollserve._codec.column_checks import as_int64, check_batch, check_header
-from rollserve._codec.column_files import UNREADABLE_ERRORS, load_columns, save_columns
 from rollserve._codec.initial_states import later_initial_states
-from rollserve._codec.row_layout import columns_by_row
-from rollserve._formats.minari_writer import write_minari
-from rollserve._formats.parquet import write_parquet
-from rollserve._formats.rllib_json import write_rllib_json
 from rollserve_wire.checks import check_type, type_error
 from rollserve_wire.columns import (
     END_FIELDS,
@@ -44,7 +37,6 @@ from rollserve_wire.columns import (
 )
 from rollserve_wire.errors import mismatch
 from rollserve_wire.receipts import Receipt
-from rollserve_wire.replays import checked_segment, replayed_frames
 
 if TYPE_CHECKING:
     import os
@@ -199,12 +191,18 @@ class EpisodeBatch:
         return len(self.lengths)
 
     def __repr__(self) -> str:
+        from rollserve._codec.batch_tables import batch_line
+
         return batch_line(self)
 
     def __str__(self) -> str:
+        from rollserve._codec.batch_tables import batch_table
+
         return batch_table(self)
 
     def _repr_html_(self) -> str:
+        from rollserve._codec.batch_tables import batch_html
+
         return batch_html(self)
 
     @property
@@ -320,6 +318,8 @@ class EpisodeBatch:
         Raises:
             ValueError: another name, integers without a space, texts, or leaves that are not those of the space.
         """
+        from rollserve import learning
+
         known = "observations", "next_observations", "last_observations"
         if name not in known:
             raise ValueError(f"name: {mismatch('one of ' + ', '.join(known), repr(name))}")
@@ -349,6 +349,8 @@ class EpisodeBatch:
             ValueError: a batch of another call than `obtain_fragments`, rows with different numbers of steps, or a row
                 whose segments do not follow each other.
         """
+        from rollserve._codec.row_layout import columns_by_row
+
         return columns_by_row(self)
 
     def advantages(
@@ -382,6 +384,8 @@ class EpisodeBatch:
             TypeError: an argument of the wrong type.
             ValueError: a number out of range, missing values, or values of another shape.
         """
+        from rollserve import learning
+
         return learning.advantages(self, gamma, lam, values, last_values)
 
     def discounted_returns(self, gamma: float, last_values: ArrayLike | None = None) -> np.ndarray:
@@ -398,6 +402,8 @@ class EpisodeBatch:
             TypeError: an argument of the wrong type.
             ValueError: a number out of range, or values of another shape.
         """
+        from rollserve import learning
+
         return learning.discounted_returns(self, gamma, last_values)
 
     def scaled_rewards(
@@ -419,6 +425,8 @@ class EpisodeBatch:
             TypeError: an argument of the wrong type.
             ValueError: a number out of range, or moments of something else.
         """
+        from rollserve import learning
+
         return learning.scaled_rewards(self, return_moments, epsilon, clip)
 
     def with_scaled_rewards(
@@ -452,6 +460,8 @@ class EpisodeBatch:
             TypeError: an argument of the wrong type.
             ValueError: a number out of range, missing values, or values of another shape.
         """
+        from rollserve import learning
+
         return learning.n_step_returns(self, n, gamma, values, last_values)
 
     def vtrace(
@@ -489,6 +499,8 @@ class EpisodeBatch:
             TypeError: an argument of the wrong type.
             ValueError: a number out of range, missing values, or values of another shape.
         """
+        from rollserve import learning
+
         return learning.vtrace(
             self,
             target_log_probs,
@@ -533,6 +545,8 @@ class EpisodeBatch:
             TypeError: an argument of the wrong type.
             ValueError: a number out of range, missing values, or values of another shape.
         """
+        from rollserve import learning
+
         return learning.retrace(
             self,
             target_log_probs,
@@ -574,6 +588,8 @@ class EpisodeBatch:
             TypeError: an argument of the wrong type.
             ValueError: a number out of range, fragments, missing values, or values of another shape.
         """
+        from rollserve import learning
+
         return learning.policy_estimates(
             self, target_log_probs, gamma, q_values, values, behavior_log_probs=behavior_log_probs
         )
@@ -600,6 +616,8 @@ class EpisodeBatch:
             TypeError: an argument of the wrong type.
             ValueError: a number below 1, or a column with another number of rows or a name that is taken.
         """
+        from rollserve import learning
+
         return learning.minibatches(self, size, generator, num_epochs, columns)
 
     def shuffle(self, generator: np.random.Generator, **columns: Columns) -> dict[str, Columns]:
@@ -613,6 +631,8 @@ class EpisodeBatch:
             TypeError: an argument of the wrong type.
             ValueError: a column with another number of rows or a name that is taken.
         """
+        from rollserve import learning
+
         return learning.shuffled(self, generator, columns)
 
     def sequences(
@@ -647,6 +667,8 @@ class EpisodeBatch:
             TypeError: an argument of the wrong type.
             ValueError: a number out of range, or a column with another number of rows or a name that is taken.
         """
+        from rollserve import learning
+
         return learning.sequences(self, length, burn_in, stride, columns)
 
     def transitions(self, n: int = 1, gamma: float | None = None) -> Transitions:
@@ -663,6 +685,8 @@ class EpisodeBatch:
             TypeError: an argument of the wrong type.
             ValueError: a number out of range, or no discount for several steps.
         """
+        from rollserve import learning
+
         return learning.transitions(self, n, gamma)
 
     def take(self, segments: ArrayLike | slice) -> EpisodeBatch:
@@ -677,6 +701,8 @@ class EpisodeBatch:
         Raises:
             ValueError: positions of another shape or dtype, or out of range.
         """
+        from rollserve import learning
+
         if isinstance(segments, slice):
             start, stop, step = segments.indices(len(self))
             if step != 1:
@@ -697,6 +723,8 @@ class EpisodeBatch:
             TypeError: a length that is not an integer.
             ValueError: a length below 1.
         """
+        from rollserve import learning
+
         return derived(self, learning.cut_segments(self, length))
 
     def split(self) -> list[EpisodeBatch]:
@@ -708,6 +736,8 @@ class EpisodeBatch:
 
     def steps_of(self, segments: np.ndarray) -> np.ndarray:
         """Return the rows of the steps of the segments at these positions, one segment behind the other."""
+        from rollserve import learning
+
         return learning.rows_of(self._starts[segments], self.lengths[segments])
 
     @classmethod
@@ -815,11 +845,15 @@ class EpisodeBatch:
 
     def to_torch(self, device: Any = None, *, dtype: Any = None) -> dict[str, Any]:
         """Return the columns as tensors of PyTorch that share their memory; see `rollserve.bridges.to_torch`."""
+        from rollserve import bridges
+
         tensors: dict[str, Any] = bridges.to_torch(self, device, dtype=dtype)
         return tensors
 
     def to_jax(self) -> dict[str, Any]:
         """Return the columns as arrays of JAX; see `rollserve.bridges.to_jax`."""
+        from rollserve import bridges
+
         arrays: dict[str, Any] = bridges.to_jax(self)
         return arrays
 
@@ -827,22 +861,32 @@ class EpisodeBatch:
         self, values: ArrayLike | None = None, last_values: ArrayLike | None = None, *, device: Any = None
     ) -> Any:
         """Return a TensorDict with the keys of TorchRL; see `rollserve.bridges.to_tensordict`."""
+        from rollserve import bridges
+
         return bridges.to_tensordict(self, values, last_values, device=device)
 
     def to_sample_batch(self) -> Any:
         """Return a SampleBatch of RLlib; see `rollserve.bridges.to_sample_batch`."""
+        from rollserve import bridges
+
         return bridges.to_sample_batch(self)
 
     def to_rllib_episodes(self) -> list[Any]:
         """Return a SingleAgentEpisode of RLlib for each segment; see `rollserve.bridges.to_rllib_episodes`."""
+        from rollserve import bridges
+
         return bridges.to_rllib_episodes(self)
 
     def to_pandas(self, *, next_observations: bool = False) -> Any:
         """Return a DataFrame of pandas with a row for each step; see `rollserve.bridges.to_pandas`."""
+        from rollserve import bridges
+
         return bridges.to_pandas(self, next_observations=next_observations)
 
     def to_arrow(self, *, next_observations: bool = False) -> Any:
         """Return a table of Apache Arrow with a row for each step; see `rollserve.bridges.to_arrow`."""
+        from rollserve import bridges
+
         return bridges.to_arrow(self, next_observations=next_observations)
 
     def to_list(self) -> list[dict[str, Any]]:
@@ -889,6 +933,8 @@ class EpisodeBatch:
         Raises:
             OSError: a file that cannot be written.
         """
+        from rollserve._codec.column_files import save_columns
+
         columns = {name: getattr(self, name) for name in FIELDS}
         if self.receipt is not None:
             columns[_RECEIPT] = np.frombuffer(self.receipt.to_json().encode(), np.uint8)
@@ -902,6 +948,8 @@ class EpisodeBatch:
             ValueError: a file that does not hold a batch; the message says why.
             OSError: a file that cannot be read.
         """
+        from rollserve._codec.column_files import UNREADABLE_ERRORS, load_columns
+
         with open(path, "rb") as file:
             try:
                 columns = load_columns(file)
@@ -945,6 +993,8 @@ class EpisodeBatch:
                 dataset without, and the reverse.
             OSError: a folder that cannot be written.
         """
+        from rollserve._formats.minari_writer import write_minari
+
         receipt = None if self.receipt is None else self.receipt.to_json()
         return write_minari(self, dataset_id, root=root, env=env, metadata=metadata, receipt=receipt, append=append)
 
@@ -981,6 +1031,8 @@ class EpisodeBatch:
             ValueError: a segment that is no whole episode with a seed, an environment that renders no arrays, or an
                 episode that differs from the recorded one, where it differs.
         """
+        from rollserve_wire.replays import checked_segment, replayed_frames
+
         position = checked_segment(self, segment)
         if not callable(make_env):
             raise type_error("make_env", "a function that makes the environment, such as a lambda", make_env)
@@ -999,6 +1051,8 @@ class EpisodeBatch:
             ValueError: a batch without segments, or a column of complex numbers.
             OSError: a file that cannot be written.
         """
+        from rollserve._formats.parquet import write_parquet
+
         write_parquet(self, path, receipt=None if self.receipt is None else self.receipt.to_json())
 
     def to_rllib_json(
@@ -1020,6 +1074,8 @@ class EpisodeBatch:
                 batch without segments.
             OSError: a file that cannot be written.
         """
+        from rollserve._formats.rllib_json import write_rllib_json
+
         write_rllib_json(self, path, compress=compress, append=append)
 
     @functools.cached_property

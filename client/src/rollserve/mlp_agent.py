@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from rollserve.bridges import mlp_of_modules
 from rollserve_wire.checks import check_flag, check_names, check_text, check_type, choices_text
 from rollserve_wire.errors import mismatch
 from rollserve_wire.representations import briefly
@@ -397,6 +396,8 @@ class MlpAgent:
             ValueError: layers in another order or with different settings; a module that computes something else than
                 its layers, as with hooks; a `log_std` that does not fit; or a setting that the head does not have.
         """
+        from rollserve.bridges import mlp_of_modules
+
         found = mlp_of_modules(module, value, log_std)
         agent = cls(
             found.parameters,

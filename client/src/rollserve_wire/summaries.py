@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +81,8 @@ def students_t(degrees: int) -> float:
 
 def _students_t_of_many(degrees: int) -> float:
     """Return `students_t` by an expansion in powers of 1 / degrees (Abramowitz and Stegun, 26.7.5)."""
+    import statistics  # it takes as long as some modules together
+
     z = statistics.NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)
     terms = (
         (z**3 + z) / 4,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.stream_reader import StreamReader
-from rollserve.learning import return_moments_of
 from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.progress import CallProgress
 from rollserve.progress_displays import Reporter
@@ -131,6 +130,8 @@ class BaseStream:
             columns = {name: leaves[name] for name in observations.leaves}
             observations = RunningMoments.of_segments(columns, batch.lengths)
         if returns is not None:
+            from rollserve.learning import return_moments_of
+
             returns = return_moments_of(batch, self._request.options.return_discount)
         return observations, returns
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,6 +60,8 @@ def _contexts_path() -> Path:
 
 def _read(path: Path, name: str) -> dict[str, Any]:
     """Return the tables of the file, by the names of the contexts; none if there is no file."""
+    import tomllib  # few programs name a context
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
