@@ -19,7 +19,8 @@ from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve.agent_versions import read_parameters
+from rollserve._calls.answers import collected
+from rollserve.agent_versions import ParametersCollector
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec
 from rollserve_server.agents.onnx import preparing
@@ -306,7 +307,7 @@ def test_cut_parameters_are_joined(data: st.DataObject, limit: int) -> None:
     messages = list(parameter_messages(7, parameters, limit))
     assert all(message.ByteSize() <= limit and message.policy_version == 7 for message in messages)
     little = {name: value.astype(value.dtype.newbyteorder("<")) for name, value in parameters.items()}
-    assert same(read_parameters(lambda: messages)(), little)
+    assert same(collected(lambda: messages, ParametersCollector)(), little)
     # A missing or repeated part is an error.
     parts = [part for message in messages for part in message.parts]
     if len(parts) > 1:
@@ -314,7 +315,7 @@ def test_cut_parameters_are_joined(data: st.DataObject, limit: int) -> None:
         for changed in (parts[:position] + parts[position + 1 :], parts[: position + 1] + parts[position:]):
             response = agent_versions_pb2.GetAgentParametersResponse(parts=changed)
             with contextlib.suppress(rollserve.ServerError):
-                received = read_parameters(lambda response=response: [response])()
+                received = collected(lambda response=response: [response], ParametersCollector)()
                 # A parameter in one missing part is not noticed.
                 assert same(received, {name: little[name] for name in received})
                 assert len(received) == len(little) - 1

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -21,13 +20,11 @@ from rollserve_wire.v1 import agent_versions_pb2 as pb
 __all__ = [
     "AgentVersion",
     "HeldAgent",
+    "ParametersCollector",
+    "agent_from_bytes",
     "agent_request",
     "agent_versions_from_proto",
     "parameters_request",
-    "read_agent",
-    "read_agent_async",
-    "read_parameters",
-    "read_parameters_async",
 ]
 
 
@@ -107,30 +104,6 @@ def parameters_request(
     )
 
 
-def read_parameters(method: Callable[..., Any]) -> Callable[..., dict[str, np.ndarray]]:
-    """Wrap a method that streams parameters so that it returns them all; ServerError for a malformed stream."""
-
-    def read(*arguments: Any, **options: Any) -> dict[str, np.ndarray]:
-        assembler = _Assembler()
-        for response in method(*arguments, **options):
-            assembler.add(response)
-        return assembler.parameters()
-
-    return read
-
-
-def read_parameters_async(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method for asyncio that streams parameters so that it returns them all; see `read_parameters`."""
-
-    async def read(*arguments: Any, **options: Any) -> dict[str, np.ndarray]:
-        assembler = _Assembler()
-        async for response in method(*arguments, **options):
-            assembler.add(response)
-        return assembler.parameters()
-
-    return read
-
-
 def agent_request(sampler: str, version: int | None, worker: int | None, policy: str | None) -> pb.GetAgentRequest:
     """Return the request for an agent; for the arguments and errors, see `rollserve.Sampler.agent`."""
     _check_version(version, worker)
@@ -141,25 +114,8 @@ def agent_request(sampler: str, version: int | None, worker: int | None, policy:
     )
 
 
-def read_agent(method: Callable[..., Any]) -> Callable[..., Agent]:
-    """Wrap a method that streams an agent so that it returns the agent; ServerError for a malformed one."""
-
-    def read(*arguments: Any, **options: Any) -> Agent:
-        return _agent_of(b"".join(response.data for response in method(*arguments, **options)))
-
-    return read
-
-
-def read_agent_async(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method for asyncio that streams an agent so that it returns the agent; see `read_agent`."""
-
-    async def read(*arguments: Any, **options: Any) -> Agent:
-        return _agent_of(b"".join([response.data async for response in method(*arguments, **options)]))
-
-    return read
-
-
-def _agent_of(data: bytes) -> Agent:
+def agent_from_bytes(data: bytes) -> Agent:
+    """Return the agent of a serialized message; raise ServerError for a malformed one."""
     try:
         return agent_from_proto(agent_pb2.Agent.FromString(data))
     except (DecodeError, ValueError, TypeError) as error:
@@ -175,8 +131,8 @@ def _check_version(version: int | None, worker: int | None) -> None:
         check_integer("worker", worker, 32, signed=False)
 
 
-class _Assembler:
-    """Parameters of a stream, assembled from parts that arrive in order."""
+class ParametersCollector:
+    """Collector of parameters, whose parts arrive in order."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray] = {}
@@ -203,7 +159,7 @@ class _Assembler:
             self._bytes[self._num_received : end] = np.frombuffer(part.data, np.uint8)
             self._num_received = end
 
-    def parameters(self) -> dict[str, np.ndarray]:
+    def result(self) -> dict[str, np.ndarray]:
         """Return the parameters, after the end of the stream.
 
         Raises:

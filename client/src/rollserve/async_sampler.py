@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 import grpc
 
 from rollserve._calls import requests
-from rollserve._calls.answers import receive_answer_async
+from rollserve._calls.answers import DataCollector, collected_async, receive_answer_async
 from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.connection import Connection
+from rollserve._calls.requests import restore_request
 from rollserve._calls.time_limits import DEFAULT_RENDER_SECONDS, DEFAULT_TIMEOUT
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.base_sampler import BaseSampler
@@ -374,15 +375,11 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
 
     async def save(self, *, timeout: float | None = None) -> bytes:
         """Return all that another server needs to go on as the sampler would; see `rollserve.Sampler.save`."""
-        from rollserve._calls.saving import read_saved_async
-
         request = samplers_pb2.SaveSamplerRequest(sampler=self._name)
-        return await self._call(read_saved_async(self._stub.SaveSampler), request, timeout)
+        return await self._call(collected_async(self._stub.SaveSampler, DataCollector), request, timeout)
 
     async def restore(self, saved: bytes | str | os.PathLike[str], *, timeout: float | None = None) -> None:
         """Replace the sampler by a saved one; for arguments and errors, see `rollserve.Sampler.restore`."""
-        from rollserve._calls.saving import restore_request
-
         request = restore_request(self._name, self._own_versions, saved)
         self._own_versions.restore(await self._call(self._stub.RestoreSampler, request, timeout))
 
@@ -415,7 +412,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         timeout: float | None = DEFAULT_RENDER_SECONDS,
     ) -> Video:
         """Return a video of an episode; for arguments and errors, see `rollserve.Sampler.render`."""
-        from rollserve.video import read_video_async, render_request
+        from rollserve.video import VideoCollector, render_request
 
         request = render_request(
             self._name,
@@ -432,7 +429,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
             fps=fps,
             overlays=overlays,
         )
-        return await self._call(read_video_async(self._stub.RenderEpisode), request, timeout)
+        return await self._call(collected_async(self._stub.RenderEpisode, VideoCollector), request, timeout)
 
     async def agent(
         self,
@@ -443,10 +440,10 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         timeout: float | None = None,
     ) -> Agent:
         """Return an agent that the sampler holds; for arguments and errors, see `rollserve.Sampler.agent`."""
-        from rollserve.agent_versions import agent_request, read_agent_async
+        from rollserve.agent_versions import agent_from_bytes, agent_request
 
         request = agent_request(self._name, version, worker, policy)
-        return await self._call(read_agent_async(self._stub.GetAgent), request, timeout)
+        return agent_from_bytes(await self._call(collected_async(self._stub.GetAgent, DataCollector), request, timeout))
 
     async def agent_parameters(
         self,
@@ -460,10 +457,10 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
 
         For arguments and errors, see `rollserve.Sampler.agent_parameters`.
         """
-        from rollserve.agent_versions import parameters_request, read_parameters_async
+        from rollserve.agent_versions import ParametersCollector, parameters_request
 
         request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
-        return await self._call(read_parameters_async(self._stub.GetAgentParameters), request, timeout)
+        return await self._call(collected_async(self._stub.GetAgentParameters, ParametersCollector), request, timeout)
 
     @functools.cached_property
     def _channel(self) -> grpc.aio.Channel:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from rollserve._calls import requests
-from rollserve._calls.answers import receive_answer
+from rollserve._calls.answers import DataCollector, collected, receive_answer
 from rollserve._calls.connection import Connection
+from rollserve._calls.requests import restore_request
 from rollserve._calls.time_limits import DEFAULT_RENDER_SECONDS, DEFAULT_TIMEOUT
 from rollserve.base_sampler import BaseSampler
 from rollserve.options import list_options
@@ -549,7 +550,7 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
                 episode.
             RollserveError: the call failed for another reason.
         """
-        from rollserve.video import read_video, render_request
+        from rollserve.video import VideoCollector, render_request
 
         request = render_request(
             self._name,
@@ -566,7 +567,7 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
             fps=fps,
             overlays=overlays,
         )
-        return self._call(read_video(self._stub.RenderEpisode), request, timeout)
+        return self._call(collected(self._stub.RenderEpisode, VideoCollector), request, timeout)
 
     def record(
         self,
@@ -756,10 +757,8 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
             PreconditionError: an agent is a pickle, which cannot be saved.
             RollserveError: the call failed.
         """
-        from rollserve._calls.saving import read_saved
-
         request = samplers_pb2.SaveSamplerRequest(sampler=self._name)
-        return self._call(read_saved(self._stub.SaveSampler), request, timeout)
+        return self._call(collected(self._stub.SaveSampler, DataCollector), request, timeout)
 
     def restore(self, saved: bytes | str | os.PathLike[str], *, timeout: float | None = None) -> None:
         """Replace the sampler by a saved one, which may be another server's.
@@ -783,8 +782,6 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
             TypeError: neither bytes nor a path.
             OSError: the file cannot be read.
         """
-        from rollserve._calls.saving import restore_request
-
         request = restore_request(self._name, self._own_versions, saved)
         self._own_versions.restore(self._call(self._stub.RestoreSampler, request, timeout))
 
@@ -827,10 +824,10 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
             TypeError: an argument of the wrong type.
             ValueError: version 0.
         """
-        from rollserve.agent_versions import agent_request, read_agent
+        from rollserve.agent_versions import agent_from_bytes, agent_request
 
         request = agent_request(self._name, version, worker, policy)
-        return self._call(read_agent(self._stub.GetAgent), request, timeout)
+        return agent_from_bytes(self._call(collected(self._stub.GetAgent, DataCollector), request, timeout))
 
     def agent_parameters(
         self,
@@ -856,10 +853,10 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
             TypeError: an argument of the wrong type.
             ValueError: version 0, or empty `names`.
         """
-        from rollserve.agent_versions import parameters_request, read_parameters
+        from rollserve.agent_versions import ParametersCollector, parameters_request
 
         request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
-        return self._call(read_parameters(self._stub.GetAgentParameters), request, timeout)
+        return self._call(collected(self._stub.GetAgentParameters, ParametersCollector), request, timeout)
 
     def _read_stream(self, request: pb.ReadDatasetRequest, limits: TimeLimits) -> DatasetStream:
         from rollserve.dataset_streams import DatasetStream

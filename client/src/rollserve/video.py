@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Overlay",
     "Video",
+    "VideoCollector",
     "VideoFormat",
-    "read_video",
-    "read_video_async",
     "render_request",
 ]
 
@@ -152,32 +151,8 @@ def render_request(
     return request
 
 
-def read_video(method: Callable[..., Any]) -> Callable[..., Video]:
-    """Wrap a method that streams a video so that it returns all of it; ServerError for a malformed stream."""
-
-    def read(*arguments: Any, **options: Any) -> Video:
-        assembler = _Assembler()
-        for response in method(*arguments, **options):
-            assembler.add(response)
-        return assembler.video()
-
-    return read
-
-
-def read_video_async(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method for asyncio that streams a video so that it returns all of it; see `read_video`."""
-
-    async def read(*arguments: Any, **options: Any) -> Video:
-        assembler = _Assembler()
-        async for response in method(*arguments, **options):
-            assembler.add(response)
-        return assembler.video()
-
-    return read
-
-
-class _Assembler:
-    """A video, assembled from the messages of a stream."""
+class VideoCollector:
+    """Collector of a video's messages."""
 
     def __init__(self) -> None:
         self._beginning: video_pb2.VideoBeginning | None = None
@@ -194,7 +169,7 @@ class _Assembler:
             case "end":
                 self._end = response.end
 
-    def video(self) -> Video:
+    def result(self) -> Video:
         """Return the video, after the end of the stream; raise ServerError for an incomplete one."""
         beginning, data = self._beginning, b"".join(self._parts)
         if beginning is None or self._end is None or self._end.byte_count != len(data):

@@ -1,11 +1,11 @@
-"""Calls with a single answer, which are made again if the connection is lost."""
+"""Calls with a single answer, or whose whole stream is the answer, which are made again if the connection is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
@@ -17,13 +17,71 @@ from rollserve_wire.errors import DeadlineError, RollserveError
 if TYPE_CHECKING:
     from rollserve._calls.interruptions import Contact
 
-__all__ = ["MAKING_SECONDS", "receive_answer", "receive_answer_async"]
+__all__ = [
+    "MAKING_SECONDS",
+    "Collector",
+    "DataCollector",
+    "collected",
+    "collected_async",
+    "receive_answer",
+    "receive_answer_async",
+]
 
 
 MAKING_SECONDS = 600.0
 """How long a server may make environments, while it can be reached."""
 
 _Result = TypeVar("_Result")
+_Collected = TypeVar("_Collected", covariant=True)
+
+
+class Collector(Protocol[_Collected]):
+    """Collector of the responses of a stream."""
+
+    def add(self, response: Any) -> None:
+        """Add the next response; raise ServerError if it is malformed."""
+
+    def result(self) -> _Collected:
+        """Return what the responses are together; raise ServerError for an incomplete stream."""
+
+
+class DataCollector:
+    """Collector of responses with bytes in their field `data`."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def add(self, response: Any) -> None:
+        """Add the bytes of a response."""
+        self._parts.append(response.data)
+
+    def result(self) -> bytes:
+        """Return all bytes."""
+        return b"".join(self._parts)
+
+
+def collected(method: Callable[..., Any], make: Callable[[], Collector[_Result]]) -> Callable[..., _Result]:
+    """Wrap a method that streams responses so that it returns the result of a collector, made for each call."""
+
+    def collect(*arguments: Any, **options: Any) -> _Result:
+        collector = make()
+        for response in method(*arguments, **options):
+            collector.add(response)
+        return collector.result()
+
+    return collect
+
+
+def collected_async(method: Callable[..., Any], make: Callable[[], Collector[_Result]]) -> Callable[..., Any]:
+    """Wrap a method for asyncio that streams responses; see `collected`."""
+
+    async def collect(*arguments: Any, **options: Any) -> _Result:
+        collector = make()
+        async for response in method(*arguments, **options):
+            collector.add(response)
+        return collector.result()
+
+    return collect
 
 
 def receive_answer(

@@ -6,6 +6,8 @@ import numbers
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
@@ -69,6 +71,7 @@ __all__ = [
     "exploration_of",
     "fragments_request",
     "resize_request",
+    "restore_request",
     "samples_request",
     "sampling_options",
     "stream_spec",
@@ -284,6 +287,20 @@ def resize_request(sampler: str, num_workers: int) -> pb.ResizePoolRequest:
     """Return the request for a number of workers; raises as `samples_request`."""
     check_integer("num_workers", num_workers, 32, signed=False)
     return pb.ResizePoolRequest(sampler=sampler, worker_count=num_workers)
+
+
+def restore_request(
+    sampler: str, own_versions: OwnVersions, saved: bytes | str | PathLike[str]
+) -> samplers_pb2.RestoreSamplerRequest:
+    """Return the request that restores a sampler; for the arguments, see `rollserve.Sampler.restore`.
+
+    Raises:
+        TypeError: neither bytes nor a path.
+        OSError: the file cannot be read.
+    """
+    check_type("saved", saved, bytes | str | PathLike, "the bytes of a saved sampler, or a path")
+    data = saved if isinstance(saved, bytes) else Path(saved).read_bytes()
+    return samplers_pb2.RestoreSamplerRequest(sampler=sampler, data=data, client_id=own_versions.client_id)
 
 
 def samples_request(
