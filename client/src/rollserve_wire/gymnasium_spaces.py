@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from rollserve_wire import spaces
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
 
-__all__ = ["check_choices", "gymnasium_space", "leaf_spaces", "space_of_gymnasium", "space_values", "value_leaves"]
+__all__ = ["check_choices", "gymnasium_space", "space_of_gymnasium", "space_values", "value_leaves"]
 
 
 def space_of_gymnasium(space: Any) -> spaces.Space:
@@ -57,21 +57,6 @@ def gymnasium_space(space: spaces.Space) -> Any:
             return found.Tuple([gymnasium_space(each) for each in space.spaces])
 
 
-def leaf_spaces(space: spaces.Space) -> Iterator[tuple[tuple[str | int, ...], spaces.Space]]:
-    """Yield the path of each leaf, keys of Dict and positions of Tuple spaces, and its space."""
-    match space:
-        case spaces.Dict():
-            children: list[tuple[str | int, spaces.Space]] = list(space.spaces.items())
-        case spaces.Tuple():
-            children = list(enumerate(space.spaces))
-        case _:
-            yield (), space
-            return
-    for key, child in children:
-        for path, leaf in leaf_spaces(child):
-            yield (key, *path), leaf
-
-
 def space_values(leaves: Mapping[str, np.ndarray], space: spaces.Space, path: str = "") -> Any:
     """Return columns by leaf as values of gymnasium's space: nested dicts and tuples of arrays; lists of texts.
 
@@ -94,7 +79,7 @@ def space_values(leaves: Mapping[str, np.ndarray], space: spaces.Space, path: st
 def value_leaves(value: Any, space: spaces.Space) -> dict[str, np.ndarray]:
     """Return one value of gymnasium's space as arrays by leaf, of the shapes and dtypes that columns have."""
     found = {}
-    for path, leaf in leaf_spaces(space):
+    for path, leaf in spaces.leaf_spaces(space):
         part = value
         for key in path:
             part = part[key]

@@ -23,7 +23,7 @@ from rollserve_wire.checks import check_type
 from rollserve_wire.columns import Columns, columns_of, leaves_of, map_columns
 from rollserve_wire.errors import mismatch
 from rollserve_wire.representations import briefly
-from rollserve_wire.spaces import Box, MultiBinary, Space, named_leaves
+from rollserve_wire.spaces import Box, MultiBinary, Space, is_within, named_leaves
 from rollserve_wire.tensors import tensor_from_proto
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class RunningMoments:
             if any(sizes.get(name) != size for name, size in numeric.items()):
                 raise ValueError(f"observation_space: {mismatch(f'leaves of sizes {numeric}', sizes)}")
         if without is not None:
-            sizes = {name: size for name, size in sizes.items() if not f"{name}/".startswith(f"{without}/")}
+            sizes = {name: size for name, size in sizes.items() if not is_within(name, without)}
         mean = [np.ravel(means.get(name, np.zeros(size))) for name, size in sizes.items()]
         variance = [np.ravel(variances.get(name, np.ones(size))) for name, size in sizes.items()]
         return {MEAN: np.concatenate(mean), VARIANCE: np.concatenate(variance)}

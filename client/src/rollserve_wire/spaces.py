@@ -26,6 +26,9 @@ __all__ = [
     "Space",
     "Text",
     "Tuple",
+    "dtype_and_shape",
+    "is_within",
+    "leaf_spaces",
     "named_leaves",
     "space_from_proto",
     "space_to_proto",
@@ -217,6 +220,21 @@ Space = Box | Discrete | MultiDiscrete | MultiBinary | Text | Dict | Tuple
 """Any space. Its `flat_size` is the size of a value after `gymnasium.spaces.flatten`, which is the input of an MLP."""
 
 
+def leaf_spaces(space: Space) -> Iterator[tuple[tuple[str | int, ...], Space]]:
+    """Yield the path of each leaf, keys of Dict and positions of Tuple spaces, and its space."""
+    match space:
+        case Dict():
+            children: list[tuple[str | int, Space]] = list(space.spaces.items())
+        case Tuple():
+            children = list(enumerate(space.spaces))
+        case _:
+            yield (), space
+            return
+    for key, child in children:
+        for path, leaf in leaf_spaces(child):
+            yield (key, *path), leaf
+
+
 def named_leaves(space: Space, without: str | None = None) -> dict[str, Space]:
     """Return the leaves of a space by name, in the order of `gymnasium.spaces.flatten`.
 
@@ -226,23 +244,29 @@ def named_leaves(space: Space, without: str | None = None) -> dict[str, Space]:
         space: the space.
         without: name of a leaf, or of a Dict or Tuple of leaves, that is left out, such as an action mask.
     """
-    leaves = dict(_named_leaves(space, ""))
-    if without is not None:
-        leaves = {name: leaf for name, leaf in leaves.items() if not f"{name}/".startswith(f"{without}/")}
-    return leaves
+    leaves = {"/".join(map(str, path)): leaf for path, leaf in leaf_spaces(space)}
+    return leaves if without is None else {name: leaf for name, leaf in leaves.items() if not is_within(name, without)}
 
 
-def _named_leaves(space: Space, name: str) -> Iterator[tuple[str, Space]]:
-    match space:
-        case Dict(spaces=spaces):
-            parts = dict(spaces)
-        case Tuple(spaces=spaces):
-            parts = {str(position): part for position, part in enumerate(spaces)}
-        case _:
-            yield name, space
-            return
-    for key, part in parts.items():
-        yield from _named_leaves(part, f"{name}/{key}" if name else key)
+def is_within(name: str, part: str) -> bool:
+    """Whether a leaf is a part of a space, or belongs to it, by their names."""
+    return f"{name}/".startswith(f"{part}/")
+
+
+def dtype_and_shape(leaf: Space) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return dtype and shape of the rows of a leaf."""
+    match leaf:
+        case Discrete():
+            return np.dtype(np.int64), ()
+        case Text():
+            return np.dtype(np.uint32), (leaf.max_length,)
+        case MultiDiscrete():
+            return np.dtype(leaf.dtype), leaf.nvec.shape
+        case MultiBinary():
+            return np.dtype(np.int8), tuple(leaf.shape)
+        case Box():
+            return np.dtype(leaf.dtype), tuple(leaf.shape)
+    raise TypeError(f"space: {mismatch('a leaf', leaf)}")
 
 
 def space_to_proto(space: Space) -> space_pb2.Space:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rollserve._formats.minari_layout import ATTRIBUTES, RECEIPT, dtype_and_shape, group_of, hdf5_path
+from rollserve._formats.minari_layout import ATTRIBUTES, RECEIPT, group_of, hdf5_path
 from rollserve._formats.sources import EXTRA, check_bytes, check_numbers
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
-from rollserve_wire.gymnasium_spaces import leaf_spaces
 from rollserve_wire.receipts import Receipt
+from rollserve_wire.spaces import dtype_and_shape, leaf_spaces
 
 if TYPE_CHECKING:
     from rollserve_wire.spaces import Space

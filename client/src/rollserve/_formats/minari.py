@@ -17,16 +17,15 @@ from rollserve._formats.minari_layout import (
     DATA_FILE,
     METADATA_FILE,
     RECEIPTS,
-    dtype_and_shape,
     hdf5_path,
 )
 from rollserve._formats.sources import EXTRA, RandomAccess, Source, check_numbers, file_error
 from rollserve_wire.columns import columns_of, concatenate_infos, is_mask, mask_name
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
-from rollserve_wire.gymnasium_spaces import check_choices, gymnasium_space, leaf_spaces, space_of_gymnasium
+from rollserve_wire.gymnasium_spaces import check_choices, gymnasium_space, space_of_gymnasium
 from rollserve_wire.receipts import Receipt
-from rollserve_wire.spaces import Space, Text
+from rollserve_wire.spaces import Space, Text, dtype_and_shape, leaf_spaces, named_leaves
 
 __all__ = ["MinariSource"]
 
@@ -149,8 +148,7 @@ def _fields_of(episodes: Sequence[Mapping[str, np.ndarray]], spaces: tuple[Space
 
 def _check_choices(field: str, leaves: Mapping[str, np.ndarray], space: Space) -> None:
     """Raise ValueError if a column of choices has another value than the space."""
-    for parts, leaf in leaf_spaces(space):
-        name = "/".join(map(str, parts))
+    for name, leaf in named_leaves(space).items():
         check_choices(f"{field}/{name}" if name else field, leaves[name], leaf)
 
 

@@ -12,8 +12,7 @@ from rollserve._formats.sources import EXTRA
 from rollserve_wire.columns import is_mask, leaves_of, mask_name
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
-from rollserve_wire.gymnasium_spaces import leaf_spaces
-from rollserve_wire.spaces import Space, Text
+from rollserve_wire.spaces import Space, Text, leaf_spaces
 
 _MAX_NAME_CHARACTERS = 1000
 

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from rollserve_wire.spaces import Discrete, Text
-
 __all__ = [
     "AGENT",
     "ATTRIBUTES",
@@ -16,7 +10,6 @@ __all__ = [
     "METADATA_FILE",
     "RECEIPT",
     "RECEIPTS",
-    "dtype_and_shape",
     "group_of",
     "hdf5_path",
 ]
@@ -32,17 +25,6 @@ AGENT = "agent/"
 """Prefix of infos that are the agent's."""
 ATTRIBUTES = {"env_seeds": "seed", **{name: f"rollserve_{name}" for name in HEADERS}}
 """Names of the attributes of episodes that hold headers."""
-
-
-def dtype_and_shape(space: Any) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return dtype and shape of the rows of a leaf."""
-    match space:
-        case Discrete():
-            return np.dtype(np.int64), ()
-        case Text():
-            return np.dtype(np.uint32), (space.max_length,)
-    shape = space.nvec.shape if hasattr(space, "nvec") else tuple(space.shape)
-    return np.dtype(getattr(space, "dtype", np.int8)), shape
 
 
 def group_of(episode: int) -> bytes:

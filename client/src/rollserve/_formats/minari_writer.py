@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from rollserve._formats.minari_episodes import check_info_names, write_episodes
-from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FILE, dtype_and_shape, group_of
+from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FILE, group_of
 from rollserve._formats.sources import EXTRA
 from rollserve._formats.staged_file import StagedFile, journal_of, replace_file
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
-from rollserve_wire.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
+from rollserve_wire.gymnasium_spaces import gymnasium_space, space_of_gymnasium
 from rollserve_wire.replays import has_own_seeds
+from rollserve_wire.spaces import dtype_and_shape, named_leaves
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -272,7 +273,7 @@ def _check_spaces(batch: Any, spaces: tuple[Space, Space]) -> None:
     actions = batch.actions if batch.env_actions is None else batch.env_actions
     for field, columns, space in zip(("observations", "actions"), (batch.observations, actions), spaces, strict=True):
         leaves = leaves_of(columns)
-        expected = {"/".join(map(str, path)): leaf for path, leaf in leaf_spaces(space)}
+        expected = named_leaves(space)
         if leaves.keys() != expected.keys():
             raise ValueError(f"{field}: {mismatch(f'leaves {sorted(expected)} of the space', sorted(leaves))}")
         for name, leaf in expected.items():

@@ -13,8 +13,7 @@ from rollserve.data.models import model_outputs
 from rollserve.data.networks import network_outputs
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import mismatch
-from rollserve_wire.gymnasium_spaces import leaf_spaces
-from rollserve_wire.spaces import Discrete, MultiDiscrete, Space
+from rollserve_wire.spaces import Discrete, MultiDiscrete, Space, named_leaves
 from rollserve_wire.tensors import named_tensors_from_proto
 
 if TYPE_CHECKING:
@@ -63,8 +62,7 @@ def _heads(
     network: agent_pb2.MlpAgent | agent_pb2.OnnxAgent, action_space: Space
 ) -> Iterator[tuple[str, Space, str, Any]]:
     kind = network.WhichOneof("head") or "none"
-    for path, space in leaf_spaces(action_space):
-        name = "/".join(map(str, path))
+    for name, space in named_leaves(action_space).items():
         owner: Any = network.hybrid.leaves[name] if kind == "hybrid" else network
         leaf_kind = owner.WhichOneof("head") or "none"
         yield name, space, leaf_kind, getattr(owner, leaf_kind, None)

@@ -10,8 +10,7 @@ from rollserve.data.networks import active_steps, initial_state, shifted
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
-from rollserve_wire.gymnasium_spaces import leaf_spaces
-from rollserve_wire.spaces import Dict, Space, Tuple
+from rollserve_wire.spaces import Dict, Space, Tuple, named_leaves
 
 if TYPE_CHECKING:
     from rollserve_wire.v1 import agent_pb2
@@ -25,7 +24,7 @@ _DTYPES: dict[str, Any] = {
     "bool": np.bool_,
     **{name: getattr(np, name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
 }
-_STATE, _NEXT_STATE = "state/", "next_state/"
+_STATE = "state/"
 _MAX_ROWS = 4096
 
 
@@ -83,8 +82,10 @@ def _values(agent: agent_pb2.OnnxAgent, batch: Any, observation_space: Space) ->
     """Return columns of the batch by the roles of inputs, but for states."""
     is_nested = isinstance(observation_space, Dict | Tuple)
     observations = leaves_of(batch.observations)
-    names = ["/".join(map(str, path)) for path, _ in leaf_spaces(observation_space)]
-    values = {f"observation/{name}" if is_nested else "observation": observations[name] for name in names}
+    values = {
+        f"observation/{name}" if is_nested else "observation": observations[name]
+        for name in named_leaves(observation_space)
+    }
     if agent.HasField("action_mask"):
         values["action_mask"] = batch.agent_infos.get("action_mask", np.zeros(0))
     actions = leaves_of(batch.actions)

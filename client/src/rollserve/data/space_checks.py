@@ -8,8 +8,8 @@ import numpy as np
 
 from rollserve_wire.columns import columns_of, leaves_of
 from rollserve_wire.errors import mismatch
-from rollserve_wire.gymnasium_spaces import check_choices, leaf_spaces
-from rollserve_wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text
+from rollserve_wire.gymnasium_spaces import check_choices
+from rollserve_wire.spaces import Space, dtype_and_shape, named_leaves
 
 __all__ = ["fitted"]
 
@@ -21,7 +21,7 @@ def fitted(name: str, columns: Any, space: Space) -> Any:
         ValueError: columns of other leaves, shapes or kinds of numbers, or discrete values that are out of range.
     """
     leaves = leaves_of(columns)
-    expected = {"/".join(map(str, path)): leaf for path, leaf in leaf_spaces(space)}
+    expected = named_leaves(space)
     if leaves.keys() != expected.keys():
         raise ValueError(f"{name}: {mismatch(f'leaves {sorted(expected)} of {space}', sorted(leaves))}")
     return columns_of(
@@ -30,21 +30,7 @@ def fitted(name: str, columns: Any, space: Space) -> Any:
 
 
 def _fitted(path: str, array: np.ndarray, space: Space) -> np.ndarray:
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    match space:
-        case Discrete():
-            shape, dtype = (), np.dtype(np.int64)
-        case MultiDiscrete():
-            shape, dtype = space.nvec.shape, space.dtype
-        case MultiBinary():
-            shape, dtype = space.shape, np.dtype(np.int8)
-        case Text():
-            shape, dtype = (space.max_length,), np.dtype(np.uint32)
-        case Box():
-            shape, dtype = space.shape, space.dtype
-        case _:
-            raise TypeError(f"space: {mismatch('a leaf', space)}")
+    dtype, shape = dtype_and_shape(space)
     # Files of other programs keep discrete actions as (T, 1), too.
     if array.shape[1:] != shape and array.shape[1:] != (*shape, 1):
         raise ValueError(f"{path}: {mismatch(f'rows of shape {shape}, as {space}', f'shape {array.shape[1:]}')}")

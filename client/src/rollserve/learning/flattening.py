@@ -8,7 +8,7 @@ import numpy as np
 
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import mismatch
-from rollserve_wire.spaces import Discrete, MultiDiscrete, Text, named_leaves
+from rollserve_wire.spaces import Discrete, MultiDiscrete, Text, is_within, named_leaves
 
 if TYPE_CHECKING:
     from rollserve_wire.columns import Columns
@@ -39,7 +39,7 @@ def flat_values(
     flat = [
         _flat_leaf(f"{field}[{name!r}]" if name else field, leaves[name], leaf, dtype)
         for name, leaf in parts.items()
-        if without is None or not f"{name}/".startswith(f"{without}/")
+        if without is None or not is_within(name, without)
     ]
     if without is not None and len(flat) == len(parts):
         raise ValueError(f"action_mask: {mismatch(f'one of the leaves {sorted(parts)}', repr(without))}")
