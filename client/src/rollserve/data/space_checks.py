@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from rollserve_wire.columns import columns_of, leaves_of
 from rollserve_wire.errors import mismatch
 from rollserve_wire.gymnasium_spaces import check_choices
 from rollserve_wire.spaces import Space, dtype_and_shape, named_leaves
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["fitted"]
 
