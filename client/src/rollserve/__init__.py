@@ -25,7 +25,6 @@ from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.mlp_agent import ActionMask
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
-from rollserve.rounds import Round, StreamProgress
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
 from rollserve.status import Counters, EnvProfile, Quota, SamplerStatus, SamplerSummary, WorkerStatus
@@ -56,7 +55,6 @@ from rollserve_wire.memory import give_back_memory, hold_on_to_memory
 from rollserve_wire.moments import PolicyMoments, RunningMoments
 from rollserve_wire.reasons import Reason
 from rollserve_wire.receipts import Receipt
-from rollserve_wire.summaries import Summary
 
 if TYPE_CHECKING:
     from rollserve import bridges, data, spaces, transforms
@@ -74,7 +72,9 @@ if TYPE_CHECKING:
     from rollserve.recordings import Recording
     from rollserve.replay import ReplayBuffer
     from rollserve.round_stream import RoundStream
+    from rollserve.rounds import Round, StreamProgress
     from rollserve.video import Video
+    from rollserve_wire.summaries import Summary
 
     __version__: str
 
@@ -174,21 +174,23 @@ __all__ = [
 _LATE = {
     name: module
     for module, names in {
-        "agent_versions": "AgentVersion HeldAgent",
-        "async_round_stream": "AsyncRoundStream",
-        "async_sample_stream": "AsyncSampleStream",
-        "async_sampler": "AsyncSampler aconnect",
-        "cross_play": "CrossPlay",
-        "dataset_streams": "AsyncDatasetStream DatasetStream",
-        "episode_buffer": "EpisodeBuffer",
-        "episode_records": "AsyncRecordStream CallKind EpisodeRecords RecordPosition RecordStream",
-        "evaluation": "AgentReturns Evaluation PolicyVersion PopulationEvaluation",
-        "learning": "Advantages Estimate PolicyEstimates RunningReturns Transitions",
-        "multi_agent_batch": "AgentSteps MultiAgentBatch PolicyBatch",
-        "recordings": "Recording",
-        "replay": "ReplayBuffer",
-        "round_stream": "RoundStream",
-        "video": "Video",
+        "rollserve.agent_versions": "AgentVersion HeldAgent",
+        "rollserve.async_round_stream": "AsyncRoundStream",
+        "rollserve.async_sample_stream": "AsyncSampleStream",
+        "rollserve.async_sampler": "AsyncSampler aconnect",
+        "rollserve.cross_play": "CrossPlay",
+        "rollserve.dataset_streams": "AsyncDatasetStream DatasetStream",
+        "rollserve.episode_buffer": "EpisodeBuffer",
+        "rollserve.episode_records": "AsyncRecordStream CallKind EpisodeRecords RecordPosition RecordStream",
+        "rollserve.evaluation": "AgentReturns Evaluation PolicyVersion PopulationEvaluation",
+        "rollserve.learning": "Advantages Estimate PolicyEstimates RunningReturns Transitions",
+        "rollserve.multi_agent_batch": "AgentSteps MultiAgentBatch PolicyBatch",
+        "rollserve.recordings": "Recording",
+        "rollserve.replay": "ReplayBuffer",
+        "rollserve.round_stream": "RoundStream",
+        "rollserve.rounds": "Round StreamProgress",
+        "rollserve.video": "Video",
+        "rollserve_wire.summaries": "Summary",
     }.items()
     for name in names.split()
 }
@@ -202,7 +204,7 @@ def __getattr__(name: str) -> object:
 
         value: object = version("rollserve")
     elif name in _LATE:
-        value = getattr(importlib.import_module(f"rollserve.{_LATE[name]}"), name)
+        value = getattr(importlib.import_module(_LATE[name]), name)
     elif name in __all__:
         value = importlib.import_module(f"rollserve.{name}")
     else:
