@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos scopes serve lock audit sbom clean
+.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos scopes walks serve lock audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-32s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ protos: ## generate the Python classes of the protos, and the table of error rea
 
 scopes: $(READY) ## write the table of scopes in docs/access.md from a server's answers
 	PYTHONPATH=tests/helpers $(BIN)/python -m scope_table
+
+walks: $(READY) ## make calls, and write which modules they pass into docs/walks.md
+	PYTHONPATH=tests/helpers $(BIN)/python -m walks
 
 serve: $(READY) ## serve CartPole at 127.0.0.1:50051; OPTIONS='--env …' for something else
 	$(BIN)/rollserve-server $(or $(OPTIONS),--env CartPole-v1)
