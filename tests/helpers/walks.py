@@ -1,7 +1,8 @@
 """Walks of calls: which modules of the client and of the server a call passes. `python -m walks` writes docs/walks.md.
 
 A server with threads as workers (one worker with two rows) runs in a process of its own, which this module starts as
-its program. Each call is made once, so that nothing is made for the first time, and observed when it is made again, several times.
+its program. Each call is made once, so that nothing is made for the first time, and observed when it is made again,
+several times.
 """
 
 from __future__ import annotations
