@@ -29,7 +29,7 @@ HEAD = """\
 
 The modules that a call passes, in the client and in the server, in the order in which it enters them first: a row for
 each room, and the modules within it. `make walks` makes the calls and writes this page; a test compares. What happens
-on the way is told in [architecture.md](architecture.md#three-walks).
+on the way is told in [architecture.md](architecture.md#walks).
 """
 
 Walk = Mapping[str, list[str]]
