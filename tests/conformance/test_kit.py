@@ -18,7 +18,7 @@ from rollserve import Reason
 from rollserve_server.conformance.cases import CASES
 from rollserve_server.conformance.cli import table_of
 from rollserve_server.conformance.description import describe_batch
-from rollserve_server.conformance.kit import Outcome
+from rollserve_server.conformance.kit import CaseOutcome
 from rollserve_server.conformance.operations import array_of
 from rollserve_server.conformance.reading import read_stream
 from rollserve_server.conformance.recordings import FOLDER, recording
@@ -265,10 +265,13 @@ def test_page_has_the_table_of_these_cases() -> None:
 def test_table_has_notes_on_what_clients_lack() -> None:
     table = table_of(
         {
-            "A": [Outcome("plain-box", "passed", "", 0.1), Outcome("compressed-lz4", "unsupported", "no lz4", 0.1)],
+            "A": [
+                CaseOutcome("plain-box", "passed", "", 0.1),
+                CaseOutcome("compressed-lz4", "unsupported", "no lz4", 0.1),
+            ],
             "B": [
-                Outcome("plain-box", "failed", "wrong", 0.1),
-                Outcome("compressed-lz4", "unsupported", "no lz4", 0.1),
+                CaseOutcome("plain-box", "failed", "wrong", 0.1),
+                CaseOutcome("compressed-lz4", "unsupported", "no lz4", 0.1),
             ],
         }
     ).splitlines()

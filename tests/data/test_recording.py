@@ -28,7 +28,7 @@ import rollserve
 from rollserve import EpisodeBatch, Reason
 from rollserve.cli import main
 from rollserve.data import verify
-from rollserve_server.datasets import Recorder
+from rollserve_server.datasets import DatasetRecorder
 from rollserve_server.errors import OverLimitError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_wire.spaces import space_to_proto
@@ -335,7 +335,7 @@ async def test_nothing_is_added_behind_an_addition_that_found_no_room(
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, before[1]))  # of the process that writes, too
     try:
         space_messages = [space_to_proto(each) for each in (spaces.observation_space, spaces.action_space)]
-        recorder = await Recorder.start(opening, [each.SerializeToString() for each in space_messages])
+        recorder = await DatasetRecorder.start(opening, [each.SerializeToString() for each in space_messages])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     for part in (messages[:-1], messages[-1:]):  # the last one alone would have room

@@ -33,10 +33,10 @@ from rollserve_server.pool.backends.ray import worker as ray_worker
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.backends.ray.line import (
     HEAD,
-    Kind,
     Line,
     LineEndedError,
     Listener,
+    MessageKind,
     Place,
     WorkerLine,
     packed_head,
@@ -228,16 +228,16 @@ class Unreadable:
 
 def _frame(answer: Any) -> bytes:
     content = pickle.dumps(answer)
-    return packed_head(Kind.ANSWER, len(content)) + content
+    return packed_head(MessageKind.ANSWER, len(content)) + content
 
 
 BROKEN_FRAMES = {
-    "not a pickle": packed_head(Kind.ANSWER, 4) + b"abcd",
+    "not a pickle": packed_head(MessageKind.ANSWER, 4) + b"abcd",
     "a value that cannot be read": _frame((Unreadable(), None, None)),
     "other parts": _frame((1,)),
-    "another version": HEAD.pack(Kind.ANSWER, b"line-0\n", 4) + b"abcd",
+    "another version": HEAD.pack(MessageKind.ANSWER, b"line-0\n", 4) + b"abcd",
     "another kind": HEAD.pack(99, b"line-1\n", 4) + b"abcd",
-    "too large": packed_head(Kind.ANSWER, 1 << 60),
+    "too large": packed_head(MessageKind.ANSWER, 1 << 60),
     "a region that never was": _frame((1, None, Place(7, 1, True))),
 }
 
@@ -260,7 +260,7 @@ async def test_truncated_frame_ends_the_calls_that_wait() -> None:
     ours, theirs = socket.socketpair()
     line = Line(ours)
     asked = line.ask(1)
-    theirs.sendall(packed_head(Kind.ANSWER, 100) + b"abcd")
+    theirs.sendall(packed_head(MessageKind.ANSWER, 100) + b"abcd")
     theirs.close()
     with pytest.raises(LineEndedError):
         await asyncio.wait_for(asked, 60)

@@ -21,7 +21,7 @@ from rollserve_server.errors import DomainError
 if TYPE_CHECKING:
     from opentelemetry import trace
 
-__all__ = ["Collector", "Span"]
+__all__ = ["Span", "SpanCollector"]
 
 _CLOSE_SECONDS = 3.0
 """How long the last spans may take to be sent."""
@@ -73,7 +73,7 @@ class Span:
         self._span.end(_since_1970(time.monotonic() if at is None else at, self._offset))
 
 
-class Collector:
+class SpanCollector:
     """Sends ended spans to a collector, from a thread of its own. Spans beyond a queue are dropped."""
 
     def __init__(self, endpoint: str, ratio: float) -> None:

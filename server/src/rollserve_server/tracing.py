@@ -32,9 +32,9 @@ class Tracing:
         self._collector = None
         if settings.otlp_endpoint is not None:
             check_tracing(settings)
-            from rollserve_server.spans import Collector
+            from rollserve_server.spans import SpanCollector
 
-            self._collector = Collector(settings.otlp_endpoint, settings.trace_ratio)
+            self._collector = SpanCollector(settings.otlp_endpoint, settings.trace_ratio)
 
     def begin_rpc(
         self, name: str, began: float, metadata: Callable[[], Iterable[tuple[str, str | bytes]] | None]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAKING_SECONDS",
-    "Collector",
     "DataCollector",
+    "ResponseCollector",
     "collected",
     "collected_async",
     "receive_answer",
@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 _Collected = TypeVar("_Collected", covariant=True)
 
 
-class Collector(Protocol[_Collected]):
+class ResponseCollector(Protocol[_Collected]):
     """Collector of the responses of a stream."""
 
     def add(self, response: Any) -> None:
@@ -60,7 +60,7 @@ class DataCollector:
         return b"".join(self._parts)
 
 
-def collected(method: Callable[..., Any], make: Callable[[], Collector[_Result]]) -> Callable[..., _Result]:
+def collected(method: Callable[..., Any], make: Callable[[], ResponseCollector[_Result]]) -> Callable[..., _Result]:
     """Wrap a method that streams responses so that it returns the result of a collector, made for each call."""
 
     def collect(*arguments: Any, **options: Any) -> _Result:
@@ -72,7 +72,7 @@ def collected(method: Callable[..., Any], make: Callable[[], Collector[_Result]]
     return collect
 
 
-def collected_async(method: Callable[..., Any], make: Callable[[], Collector[_Result]]) -> Callable[..., Any]:
+def collected_async(method: Callable[..., Any], make: Callable[[], ResponseCollector[_Result]]) -> Callable[..., Any]:
     """Wrap a method for asyncio that streams responses; see `collected`."""
 
     async def collect(*arguments: Any, **options: Any) -> _Result:

@@ -19,13 +19,13 @@ from rollserve_wire.spaces import dtype_and_shape, leaf_spaces
 if TYPE_CHECKING:
     from rollserve_wire.spaces import Space
 
-__all__ = ["INFO_HINT", "Episode", "Hdf5Episodes", "converted", "num_steps_of"]
+__all__ = ["INFO_HINT", "Hdf5Episodes", "StoredEpisode", "converted", "num_steps_of"]
 
 INFO_HINT = "`read(…, infos=False)` leaves all infos out"
 _INFOS = b"infos"
 
 
-class Episode(NamedTuple):
+class StoredEpisode(NamedTuple):
     """Columns by their paths, infos by their names, and attributes of an episode."""
 
     columns: Mapping[str, np.ndarray]
@@ -105,7 +105,7 @@ class Hdf5Episodes:
             yield text
             unit += max(Receipt.from_json(text).num_segments, 1)
 
-    def read(self, units: Sequence[int]) -> Iterator[Episode]:
+    def read(self, units: Sequence[int]) -> Iterator[StoredEpisode]:
         """Yield episodes one by one, with the attributes of headers: HDF5 slows down with many open objects.
 
         Raises:
@@ -118,7 +118,7 @@ class Hdf5Episodes:
             num_bytes += sum(column.nbytes for column in columns.values())
             check_bytes("episodes", num_bytes)
             infos = self._infos(group) if self._with_infos and _INFOS in group else {}
-            yield Episode(columns, infos, dict(self._attributes(group)))
+            yield StoredEpisode(columns, infos, dict(self._attributes(group)))
 
     def _group(self, unit: int) -> Any:
         return self._h5.h5g.open(self._file.id, group_of(unit))

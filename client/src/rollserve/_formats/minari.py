@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._formats.hdf5_episodes import INFO_HINT, Episode, Hdf5Episodes, converted, num_steps_of
+from rollserve._formats.hdf5_episodes import INFO_HINT, Hdf5Episodes, StoredEpisode, converted, num_steps_of
 from rollserve._formats.minari_layout import (
     AGENT,
     ATTRIBUTES,
@@ -99,14 +99,14 @@ class MinariSource(Source):
             fields |= _split_infos([each.infos for each in episodes], fields["lengths"].tolist())
             return [fields | _headers([each.attributes for each in episodes], units)]
 
-    def _episodes(self, units: Sequence[int]) -> Iterator[Episode]:
+    def _episodes(self, units: Sequence[int]) -> Iterator[StoredEpisode]:
         if self._file is not None:
             yield from self._file.read(units)
             return
         attributes = self._storage.get_episode_metadata(units)
         for episode, found in zip(self._storage.get_episodes(units), attributes, strict=True):
             infos = _flat_infos(episode["infos"] or {}) if self._infos else {}
-            yield Episode(_columns_of(episode, self._own_spaces), infos, found)
+            yield StoredEpisode(_columns_of(episode, self._own_spaces), infos, found)
 
 
 def _columns_of(episode: Mapping[str, Any], spaces: tuple[Space, Space]) -> dict[str, np.ndarray]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["RefusedError", "answer", "find_batching", "perturbed"]
+__all__ = ["AgentRefusedError", "answer", "find_batching", "perturbed"]
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64)  # numbers of rows to try
 _MULTIPLES = (1, 8, 16)
@@ -33,7 +33,7 @@ _MAX_PRINTED_BYTES, _MAX_WRITTEN_BYTES = 1 << 20, 1 << 30
 _Run = Callable[[np.ndarray], Sequence[bytes]]
 
 
-class RefusedError(Exception):
+class AgentRefusedError(Exception):
     """The agent is refused; the text says why.
 
     Attributes:
@@ -53,7 +53,7 @@ def answer(probe: Callable[..., dict[str, Any]]) -> None:
     _limit(**limits)
     try:
         result = probe(**arguments)
-    except RefusedError as error:
+    except AgentRefusedError as error:
         result = {"error": str(error), **error.details}
     except MemoryError:
         result = {"error": "the agent needs more memory than the sandbox allows"}
@@ -85,7 +85,7 @@ def find_batching(runs: Sequence[_Run], num_rows: int) -> tuple[int, int]:
         `multiple` and `max_rows`, as in `Batching`.
 
     Raises:
-        RefusedError: results differ for the same input.
+        AgentRefusedError: results differ for the same input.
     """
 
     def run(chosen: np.ndarray) -> Sequence[bytes]:
@@ -99,7 +99,7 @@ def find_batching(runs: Sequence[_Run], num_rows: int) -> tuple[int, int]:
         first, again = (run(np.array([row])) for _ in range(2))
         if first != again:
             expected = "expected randomness only from its noise, and memory only in its states"
-            raise RefusedError(f"results differ for the same input: {expected}")
+            raise AgentRefusedError(f"results differ for the same input: {expected}")
     generator = np.random.default_rng(0)
     for multiple in _MULTIPLES:
         sizes = [size for size in _SIZES if size % multiple == 0]

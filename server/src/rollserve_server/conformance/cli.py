@@ -12,7 +12,7 @@ import click
 
 from rollserve_server.conformance.adapter import AdapterError
 from rollserve_server.conformance.cases import CASES, Case
-from rollserve_server.conformance.kit import Outcome, line_of, prepared_server, run_cases
+from rollserve_server.conformance.kit import CaseOutcome, line_of, prepared_server, run_cases
 
 __all__ = ["main", "table_of"]
 
@@ -84,7 +84,7 @@ def _table(clients: Sequence[str]) -> None:
     for client in clients:
         name, _, file = client.partition("=")
         try:
-            columns[name] = [Outcome(**outcome) for outcome in json.loads(Path(file).read_text())]
+            columns[name] = [CaseOutcome(**outcome) for outcome in json.loads(Path(file).read_text())]
         except (OSError, ValueError, TypeError) as error:
             raise click.ClickException(f"{client}: expected NAME=FILE with outcomes: {error}") from None
     click.echo(table_of(columns))
@@ -100,14 +100,14 @@ def _cases(names: Sequence[str]) -> list[Case]:
     return [CASES[name] for name in chosen]
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: CaseOutcome) -> None:
     number = _NUMBERS[outcome.case]
     click.echo(f"{number:3}  {outcome.case:{_WIDTH}}  {outcome.verdict:11}  {outcome.seconds:5.1f} s")
     if outcome.text:
         click.echo("\n".join(f"     {line}" for line in outcome.text.splitlines()))
 
 
-def table_of(clients: Mapping[str, Sequence[Outcome]]) -> str:
+def table_of(clients: Mapping[str, Sequence[CaseOutcome]]) -> str:
     """Return a table in Markdown: a row for each case, a column for each client, and notes on what one lacks."""
     notes: dict[str, int] = {}
     by_client = {name: {outcome.case: outcome for outcome in outcomes} for name, outcomes in clients.items()}
@@ -118,7 +118,7 @@ def table_of(clients: Mapping[str, Sequence[Outcome]]) -> str:
     return "\n".join([*lines, *(f"\n{number}. {text}" for text, number in notes.items())])
 
 
-def _sign(outcome: Outcome | None, notes: dict[str, int]) -> str:
+def _sign(outcome: CaseOutcome | None, notes: dict[str, int]) -> str:
     if outcome is None:
         return ""
     if outcome.verdict == "unsupported":

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from rollserve_server.conformance.cases import Case
     from rollserve_server.conformance.server import ConformanceServer
 
-__all__ = ["Outcome", "line_of", "prepared_server", "run_cases"]
+__all__ = ["CaseOutcome", "line_of", "prepared_server", "run_cases"]
 
 _END_SECONDS = 10.0
 """How long the end of a stream may take to reach the server."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """What has become of a case.
 
     Attributes:
@@ -41,7 +41,7 @@ class Outcome:
     seconds: float
 
 
-def run_cases(command: Sequence[str], cases: Sequence[Case]) -> Iterator[Outcome]:
+def run_cases(command: Sequence[str], cases: Sequence[Case]) -> Iterator[CaseOutcome]:
     """Run cases with an adapter; yield the outcome of each as soon as it is known.
 
     Args:
@@ -60,7 +60,7 @@ def run_cases(command: Sequence[str], cases: Sequence[Case]) -> Iterator[Outcome
                     yield from _outcomes(command, waiting, server)
 
 
-def _outcomes(command: Sequence[str], waiting: deque[Case], server: ConformanceServer) -> Iterator[Outcome]:
+def _outcomes(command: Sequence[str], waiting: deque[Case], server: ConformanceServer) -> Iterator[CaseOutcome]:
     """Run cases with one process of the adapter, until none waits or the adapter does not answer."""
     with running_adapter(command) as adapter:
         while waiting:
@@ -70,10 +70,10 @@ def _outcomes(command: Sequence[str], waiting: deque[Case], server: ConformanceS
             try:
                 answer = adapter.answer(line_of(case, server), case.seconds)
             except AdapterError as error:
-                yield Outcome(case.name, "failed", str(error), time.monotonic() - start)
+                yield CaseOutcome(case.name, "failed", str(error), time.monotonic() - start)
                 return
             verdict, text = _judged(case, server, answer)
-            yield Outcome(case.name, verdict, text, time.monotonic() - start)
+            yield CaseOutcome(case.name, verdict, text, time.monotonic() - start)
 
 
 @contextlib.contextmanager

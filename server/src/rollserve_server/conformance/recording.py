@@ -14,13 +14,13 @@ import grpc
 from rollserve_server.testing.faults import WrappedRpcs
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
-__all__ = ["Recorder"]
+__all__ = ["RpcRecorder"]
 
 _MAX_RESPONSE_BYTES = 1 << 20
 """Limit of the responses that one RPC's record holds: the longest ones are not needed, and not small."""
 
 
-class Recorder(WrappedRpcs):
+class RpcRecorder(WrappedRpcs):
     """Keeps what each RPC of the sampler service received and sent, and answers some from scripts.
 
     A record is an object as JSON has it: `rpc`; `request` and `responses` in base64; `status`, the name of gRPC's

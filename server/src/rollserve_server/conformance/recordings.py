@@ -40,5 +40,5 @@ def recording(name: str) -> Recording:
 
 
 def sending(messages: Iterable[bytes]) -> list[dict[str, str]]:
-    """Return the steps of a script that send messages; see `Recorder`."""
+    """Return the steps of a script that send messages; see `RpcRecorder`."""
     return [{"send": base64.b64encode(message).decode()} for message in messages]

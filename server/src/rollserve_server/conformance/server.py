@@ -52,11 +52,11 @@ class ConformanceServer:
         self.faulty.reset()
 
     def replay(self, script: Mapping[str, Any]) -> None:
-        """Answer the next RPC of a name by a script; see `Recorder`."""
+        """Answer the next RPC of a name by a script; see `RpcRecorder`."""
         self.server.request(f"script {json.dumps(script)}")
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the records of all RPCs since the reset; see `Recorder`."""
+        """Return the records of all RPCs since the reset; see `RpcRecorder`."""
         return json.loads(self.server.request("records"))  # type: ignore[no-any-return]
 
 

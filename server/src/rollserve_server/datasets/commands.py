@@ -15,14 +15,14 @@ from typing import Any, BinaryIO
 from rollserve_server.errors import DomainError
 from rollserve_wire.errors import RollserveError
 
-__all__ = ["RefusedError", "serve"]
+__all__ = ["DatasetRefusedError", "serve"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _Handler = Callable[[Mapping[str, Any], Sequence[memoryview]], tuple[Mapping[str, Any], Sequence[bytes]]]
 
 
-class RefusedError(Exception):
+class DatasetRefusedError(Exception):
     """A command that cannot be carried out.
 
     Attributes:
@@ -57,7 +57,7 @@ def serve(carry_out: _Handler) -> None:
 def _refusal(error: Exception) -> dict[str, str]:
     text = " ".join(str(error).split()) or type(error).__name__
     match error:
-        case RefusedError():
+        case DatasetRefusedError():
             named = {"field": error.field} if error.field else {}
             return {"reason": error.reason, "text": text, **named}
         case DomainError():

@@ -23,7 +23,7 @@ from rollserve_server.futures import in_background
 from rollserve_server.machine import memory_bytes
 from rollserve_wire.reasons import Reason
 
-__all__ = ["DatasetReader", "DrawnBatch", "Recorder", "Written", "max_read_bytes"]
+__all__ = ["DatasetReader", "DatasetRecorder", "DrawnBatch", "Written", "max_read_bytes"]
 
 
 _ERRORS: Mapping[Reason, type[DomainError]] = {
@@ -219,7 +219,7 @@ class Written:
     seed: int
 
 
-class Recorder:
+class DatasetRecorder:
     """A process that writes one dataset, which nobody else records meanwhile.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rollserve import EpisodeBatch, data
-from rollserve_server.datasets.commands import RefusedError, serve
+from rollserve_server.datasets.commands import DatasetRefusedError, serve
 from rollserve_server.datasets.folder import HeldFiles
 from rollserve_server.datasets.processes import max_read_bytes
 from rollserve_wire.columns import FIELDS, STEP_COLUMNS, leaves_of, map_columns, named_arrays
@@ -160,10 +160,10 @@ def _naming(number: int, folder: str) -> Iterator[None]:
         yield
     except InvalidArgumentError as error:
         field, text = f"sources[{number}].files.{error.field}", error.message.removeprefix(f"{error.field}: ")
-        raise RefusedError("INVALID_VALUE", _within(folder, text), field=field) from None
+        raise DatasetRefusedError("INVALID_VALUE", _within(folder, text), field=field) from None
     except (OSError, ValueError, TypeError) as error:
         text = " ".join(_within(folder, str(error)).split())
-        raise RefusedError("DATASET_UNREADABLE", text, field=f"sources[{number}].files") from None
+        raise DatasetRefusedError("DATASET_UNREADABLE", text, field=f"sources[{number}].files") from None
 
 
 def _within(folder: str, text: str) -> str:
@@ -192,7 +192,7 @@ def encoded(batch: EpisodeBatch, max_bytes: int) -> Iterator[tuple[bytes, bool]]
     """Yield the messages of a batch, and whether the first segment of each continues the last one of the one before.
 
     Raises:
-        RefusedError: a single step takes more than `max_bytes`.
+        DatasetRefusedError: a single step takes more than `max_bytes`.
         ValueError: a column of a dtype that the wire does not have.
     """
     for part, continues in _parts(batch, min(max_bytes, _MESSAGE_BYTES)):
@@ -206,7 +206,7 @@ def _fitting(batch: EpisodeBatch, continues: bool, max_bytes: int) -> Iterator[t
         yield message, continues
     elif batch.num_steps == 1:
         text = f"expected at least {len(message)} for a single step, got {max_bytes}"
-        raise RefusedError("MESSAGE_TOO_SMALL", text, field="max_message_bytes")
+        raise DatasetRefusedError("MESSAGE_TOO_SMALL", text, field="max_message_bytes")
     else:
         halves = _cut(batch, batch.num_steps // 2)
         for number, half in enumerate(halves):

@@ -17,7 +17,7 @@ from gymnasium.envs.registration import WrapperSpec
 
 from rollserve._calls.recorded_dataset import RecordedDataset, locked
 from rollserve._formats.minari_writer import MinariWriter
-from rollserve_server.datasets.commands import RefusedError, serve
+from rollserve_server.datasets.commands import DatasetRefusedError, serve
 from rollserve_server.datasets.folder import HeldFiles
 from rollserve_server.errors import DomainError
 from rollserve_wire.spaces import space_from_proto
@@ -45,7 +45,7 @@ class _Recording:
             self._lock = locked(folder)
         except TimeoutError:
             text = "expected a dataset that nothing records, got one in use"
-            raise RefusedError("DATASET_IN_USE", text) from None
+            raise DatasetRefusedError("DATASET_IN_USE", text) from None
         origin: dict[str, Any] = dict(request["origin"])
         receipt: Mapping[str, Any] | None = request["receipt"]
         dataset = _opened(folder, origin, receipt) if MinariWriter.exists(folder) else None
@@ -82,7 +82,7 @@ class _Recording:
                 self._num_bytes, self._converted = 0, time.monotonic()
             if pending > _MAX_EPISODE_BYTES:
                 got = f"{pending} bytes of one that has not ended"
-                raise RefusedError(
+                raise DatasetRefusedError(
                     "CALL_TOO_LARGE", f"expected episodes of at most {_MAX_EPISODE_BYTES} bytes, got {got}"
                 )
         except Exception as error:
@@ -112,16 +112,18 @@ def _opened(folder: Path, origin: Mapping[str, Any], receipt: Mapping[str, Any] 
     try:
         dataset = RecordedDataset(folder)
     except ValueError as error:
-        raise RefusedError("DATASET_UNREADABLE", str(error).removeprefix(f"{folder}: ")) from None
+        raise DatasetRefusedError("DATASET_UNREADABLE", str(error).removeprefix(f"{folder}: ")) from None
     known = dataset.state.get("origin")
     if known is None:
-        raise RefusedError("DATASET_DIFFERS", "expected a dataset that a server recorded, got another one")
+        raise DatasetRefusedError("DATASET_DIFFERS", "expected a dataset that a server recorded, got another one")
     if not dataset.num_episodes:
         dataset.close()
         return None
     for name, value in origin.items():
         if known.get(name) != value and not (name == "seed" and value is None):
-            raise RefusedError("DATASET_DIFFERS", f"expected {name} {known.get(name)!r}, as recorded, got {value!r}")
+            raise DatasetRefusedError(
+                "DATASET_DIFFERS", f"expected {name} {known.get(name)!r}, as recorded, got {value!r}"
+            )
     dataset.note(state="recording", receipt=receipt)
     return dataset
 

@@ -5,7 +5,7 @@ from rollserve_server.envs.determinism import Difference, Trace, Traces, agree, 
 from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leaves_of_space
 from rollserve_server.envs.many.making import find_turn_env, find_turn_wrapper
 from rollserve_server.envs.many.many_envs import ManyEnvs
-from rollserve_server.envs.many.turns import Turn
+from rollserve_server.envs.many.turns import AgentTurn
 from rollserve_server.envs.permissions import (
     check_allowed,
     check_arguments,
@@ -39,6 +39,7 @@ from rollserve_server.envs.vectorization import episodes_per_row, make_rows, why
 __all__ = [
     "MAX_FPS",
     "MIN_FPS",
+    "AgentTurn",
     "Callback",
     "CallbackSteps",
     "Difference",
@@ -55,7 +56,6 @@ __all__ = [
     "RowSpecs",
     "Trace",
     "Traces",
-    "Turn",
     "VectorEnvs",
     "VideoForm",
     "WorkerSpecs",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 
-from rollserve_server.datasets import Recorder
+from rollserve_server.datasets import DatasetRecorder
 from rollserve_server.envs import describe_space
 from rollserve_server.errors import CallTooLongError, DomainError, InvalidValueError, NotReadyError
 from rollserve_server.futures import in_background
@@ -95,7 +95,7 @@ class Recordings:
             status = pool.status()
             request = await _with_versions(request, status, pool)
             opening = await self._opening(request, folder, status, pool)
-            recorder = await Recorder.start(opening, _space_messages(status))
+            recorder = await DatasetRecorder.start(opening, _space_messages(status))
             job = _Job(request, pool, rpc, recorder)
             stack.push_async_exit(job.end)
             stack.callback(claim.is_ending.set)
@@ -174,7 +174,7 @@ class _Claim:
 class _Job:
     """Work of one recording: calls that deliver, and additions to the dataset beside them."""
 
-    def __init__(self, request: RecordingRequest, pool: Pool, rpc: OpenRpc, recorder: Recorder) -> None:
+    def __init__(self, request: RecordingRequest, pool: Pool, rpc: OpenRpc, recorder: DatasetRecorder) -> None:
         self._request, self._pool, self._rpc, self._recorder = request, pool, rpc, recorder
         self._before = recorder.written
         self._messages: list[bytes] = []

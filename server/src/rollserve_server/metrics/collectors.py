@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool import Histogram, PoolStatus, WorkerStatus
     from rollserve_server.samplers import Sampler
 
-__all__ = ["EpisodeCollector", "ExpiryCollector", "SamplerCollector"]
+__all__ = ["EndedEpisodeCollector", "ExpiryCollector", "SamplerCollector"]
 
 
 _OUTCOMES = ("completed", "failed", "cancelled")
@@ -147,7 +147,7 @@ def _health(worker: WorkerStatus) -> str:
     return "given up" if worker.given_up else "lost"
 
 
-class EpisodeCollector(Collector):
+class EndedEpisodeCollector(Collector):
     """Yields metrics of ended episodes. Use it where the samplers' pools may be used: on the event loop."""
 
     def __init__(self, samplers: Iterable[Sampler]) -> None:

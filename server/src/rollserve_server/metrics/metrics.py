@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from rollserve_server import __version__
-from rollserve_server.metrics.collectors import EpisodeCollector, ExpiryCollector, SamplerCollector
+from rollserve_server.metrics.collectors import EndedEpisodeCollector, ExpiryCollector, SamplerCollector
 
 if TYPE_CHECKING:
     from rollserve_server.identity import Expiry
@@ -51,7 +51,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(SamplerCollector(samplers))
-        registry.register(EpisodeCollector(samplers))
+        registry.register(EndedEpisodeCollector(samplers))
         registry.register(ExpiryCollector(expiries))
         info = Gauge("rollserve_server_info", "1, labelled with the version.", ["version"], registry=registry)
         info.labels(__version__).set(1)

@@ -46,13 +46,13 @@ def probe(
         `outputs`, dtype and shape of a row by name, and `batching`, as in `Batching`.
 
     Raises:
-        RefusedError: the model is refused.
+        AgentRefusedError: the model is refused.
     """
     running = _load("session.py")
     try:
         session = running.make_session(graph, parameters, providers)
     except Exception as error:
-        raise _sandbox.RefusedError(f"ONNX Runtime refuses the model: {error}") from error
+        raise _sandbox.AgentRefusedError(f"ONNX Runtime refuses the model: {error}") from error
     outputs = _outputs(session, rows)
     sessions = [session]
     with contextlib.suppress(Exception):  # a model may refuse perturbed parameters
@@ -86,18 +86,18 @@ def _outputs(session: InferenceSession, rows: dict[str, np.ndarray]) -> dict[str
             raise _failed(num_rows, error) from error
         for name, result in zip(names, results, strict=True):
             if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf":
-                raise _sandbox.RefusedError(f"output {name!r}: expected a tensor of numbers, got {_kind(result)}")
+                raise _sandbox.AgentRefusedError(f"output {name!r}: expected a tensor of numbers, got {_kind(result)}")
             if result.ndim == 0 or len(result) != num_rows:
                 expected = f"expected the batch of {num_rows} rows as first axis, got shape {result.shape}"
-                raise _sandbox.RefusedError(f"output {name!r}: {expected}")
+                raise _sandbox.AgentRefusedError(f"output {name!r}: {expected}")
         found.append({name: (result.dtype, result.shape[1:]) for name, result in zip(names, results, strict=True)})
     if found[0] != found[1]:
-        raise _sandbox.RefusedError("shapes of outputs' rows depend on the number of rows")
+        raise _sandbox.AgentRefusedError("shapes of outputs' rows depend on the number of rows")
     return found[0]
 
 
 def _failed(num_rows: int, error: Exception) -> Exception:
-    refused: Exception = _sandbox.RefusedError(f"the model fails with {num_rows} rows: {error}")
+    refused: Exception = _sandbox.AgentRefusedError(f"the model fails with {num_rows} rows: {error}")
     return refused
 
 

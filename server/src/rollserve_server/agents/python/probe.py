@@ -11,7 +11,7 @@ from rollserve_server.agents.action_masks import shown_values
 from rollserve_server.agents.agent import PREVIOUS_ACTION, PREVIOUS_REWARD, ActionMask, InfoSpec
 from rollserve_server.agents.python.policy import PolicyCalls, PolicyResult, info_spec, make_policy, misfit
 from rollserve_server.agents.sandbox import NUM_PROBE_ROWS, random_masks, random_rows
-from rollserve_server.agents.sandbox_child import RefusedError, answer, find_batching, perturbed
+from rollserve_server.agents.sandbox_child import AgentRefusedError, answer, find_batching, perturbed
 from rollserve_server.envs import Leaf, leaves_of_space
 from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, listed, traceback_of
 from rollserve_wire.reasons import Reason
@@ -38,7 +38,7 @@ def probe(
         each; `batching`, as in `Batching`.
 
     Raises:
-        RefusedError: the agent is refused.
+        AgentRefusedError: the agent is refused.
     """
     try:
         probed = _Probe(factory, observation_space, action_space, parameters, mask)
@@ -59,7 +59,7 @@ def probe(
             "not_found": isinstance(error, NotFoundError),
             "trace": traceback_of(error.__cause__) if error.__cause__ else "",
         }
-        raise RefusedError(error.text, **details) from error
+        raise AgentRefusedError(error.text, **details) from error
 
 
 class _Probe:

@@ -31,7 +31,7 @@ class Case:
         operations: what the adapter performs.
         connect: how it connects, beside the address; the values `@NAME` stand for `ConformanceServer.others`.
         secure: whether the server has TLS and asks for tokens.
-        scripts: answers in place of the server's; see `Recorder`.
+        scripts: answers in place of the server's; see `RpcRecorder`.
         faults: what the server does wrong; see `FaultyServer`.
         recorded: recordings that operations receive, by the operation's position.
         expected: values that results must have, by the operation's position, beside what the server sent.

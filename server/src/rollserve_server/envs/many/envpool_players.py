@@ -9,7 +9,7 @@ import numpy as np
 
 from rollserve_server.envs.envpool import check_actions, find_envpool
 from rollserve_server.envs.making import call_with_arguments
-from rollserve_server.envs.many.turns import Turn, TurnEnv
+from rollserve_server.envs.many.turns import AgentTurn, TurnEnv
 from rollserve_server.envs.outcomes import ReturnedError
 from rollserve_server.errors import InvalidValueError
 from rollserve_wire.errors import mismatch
@@ -60,9 +60,9 @@ class EnvPoolPlayers(TurnEnv):
         self.state_space = None
         self._pool: Any = None
         self._acting: tuple[int, ...] = ()
-        self._last: list[Turn] = []
+        self._last: list[AgentTurn] = []
 
-    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[AgentTurn]:
         """Begin an episode, and return the turns of the players who act first."""
         self._pool = None  # a pool releases its thread and memory only when nothing refers to it
         self._pool = self._make_pool(seed)
@@ -70,7 +70,7 @@ class EnvPoolPlayers(TurnEnv):
         nothing = np.zeros(len(self.agents))
         return self._turns(observations, nothing, (False, False), infos, nothing)
 
-    def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
+    def step(self, actions: Mapping[int, Any]) -> Sequence[AgentTurn]:
         """Make a step with the actions of the players who act, and return the next turns."""
         for action in actions.values():
             check_actions(action, self.action_spaces[0])
@@ -83,7 +83,7 @@ class EnvPoolPlayers(TurnEnv):
         )
         return self._turns(observations, rewards, (bool(terminated[0]), bool(truncated[0])), infos, pending)
 
-    def cut(self) -> Sequence[Turn]:
+    def cut(self) -> Sequence[AgentTurn]:
         """Return the turns of the players who wait for theirs."""
         waiting = [turn for turn in self._last if turn.agent not in self._acting]
         self._last = [turn._replace(reward=0.0) for turn in self._last]
@@ -109,7 +109,7 @@ class EnvPoolPlayers(TurnEnv):
         flags: tuple[bool, bool],
         infos: Mapping[str, Any],
         pending: np.ndarray,
-    ) -> list[Turn]:
+    ) -> list[AgentTurn]:
         """Return the turns of the players who act next, or of all at the end."""
         num_players = len(self.agents)
         if len(infos["players"]["env_id"]) != num_players:
@@ -118,7 +118,7 @@ class EnvPoolPlayers(TurnEnv):
         common = {name: column[0] for name, column in infos.items() if name not in _POOL_INFOS}
         own = {name: column for name, column in infos["players"].items() if name not in ("env_id", "id")}
         self._last = [
-            Turn(
+            AgentTurn(
                 player,
                 _part(observations, player),
                 float(pending[player] + rewards[player]),

@@ -39,7 +39,7 @@ from rollserve_wire.environments import EnvSpec, Reproducibility
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rollserve_server.envs.many.turns import Turn
+    from rollserve_server.envs.many.turns import AgentTurn
 
 __all__ = ["ManyEnvs"]
 
@@ -169,7 +169,7 @@ class ManyEnvs:
         """Make observations of wider floats than their space announces an error from now on, instead of rounding."""
         self._checks_precision = True
 
-    def reset(self, row: int, seed: int) -> Sequence[Turn]:
+    def reset(self, row: int, seed: int) -> Sequence[AgentTurn]:
         """Begin an episode in a row, and return the first turns, whose observations are in the columns.
 
         Raises:
@@ -178,7 +178,7 @@ class ManyEnvs:
         """
         return self._turns("reset", row, Phase.RESET, functools.partial(self._reset, row, seed))
 
-    def step(self, row: int, actions: Mapping[int, Any]) -> Sequence[Turn]:
+    def step(self, row: int, actions: Mapping[int, Any]) -> Sequence[AgentTurn]:
         """Make a step of a row, and return the next turns, whose observations are in the columns.
 
         Args:
@@ -190,7 +190,7 @@ class ManyEnvs:
         """
         return self._turns("step", row, Phase.STEP, lambda: self._envs[row].step(actions))
 
-    def cut(self, row: int) -> Sequence[Turn]:
+    def cut(self, row: int) -> Sequence[AgentTurn]:
         """Return the turns of the agents that wait for theirs where the caller ends an episode.
 
         Raises:
@@ -248,7 +248,7 @@ class ManyEnvs:
             if row not in self._broken:
                 close_env(env)
 
-    def _reset(self, row: int, seed: int) -> Sequence[Turn]:
+    def _reset(self, row: int, seed: int) -> Sequence[AgentTurn]:
         if row in self._broken:
             self._envs[row] = make_turn_env(self._spec)
             self._broken.discard(row)
@@ -260,7 +260,7 @@ class ManyEnvs:
             raise ReturnedError("agents: expected one that acts after a reset, got none")
         return turns
 
-    def _turns(self, what: str, row: int, phase: Phase, make: Callable[[], Sequence[Turn]]) -> Sequence[Turn]:
+    def _turns(self, what: str, row: int, phase: Phase, make: Callable[[], Sequence[AgentTurn]]) -> Sequence[AgentTurn]:
         """Return what `make` does, with observations in the columns and infos that are nobody else's."""
         self._activity.begin(phase, row)
         try:
@@ -277,7 +277,7 @@ class ManyEnvs:
         self._activity.end()
         return turns
 
-    def _store(self, row: int, turn: Turn) -> None:
+    def _store(self, row: int, turn: AgentTurn) -> None:
         leaves, columns = self._leaves[turn.agent], self._columns[turn.agent]
         place = row * len(self.agents) + turn.agent
         try:
@@ -297,7 +297,7 @@ class ManyEnvs:
             self._broken.add(row)
         return EnvFailedError(failure_text(self._spec.id, what, error), row)
 
-    def _numbers(self, turns: Sequence[Turn], infos: str) -> Mapping[str, np.ndarray]:
+    def _numbers(self, turns: Sequence[AgentTurn], infos: str) -> Mapping[str, np.ndarray]:
         values: dict[str, dict[str, Any]] = {"observations": {}, "rewards": {}, "flags": {}, infos: {}}
         for turn in turns:
             agent = self.agents[turn.agent]

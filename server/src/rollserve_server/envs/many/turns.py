@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from pettingzoo import AECEnv, ParallelEnv
 
-__all__ = ["AecTurns", "ParallelTurns", "Turn", "TurnEnv"]
+__all__ = ["AecTurns", "AgentTurn", "ParallelTurns", "TurnEnv"]
 
 
-class Turn(NamedTuple):
+class AgentTurn(NamedTuple):
     """What an agent gets before it acts, or when it has ended.
 
     Attributes:
@@ -65,11 +65,11 @@ class TurnEnv(ABC):
     state_space: Space[Any] | None
 
     @abstractmethod
-    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[AgentTurn]:
         """Begin an episode, and return the first turns. Raises what the environment raises."""
 
     @abstractmethod
-    def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
+    def step(self, actions: Mapping[int, Any]) -> Sequence[AgentTurn]:
         """Make a step with an action of each agent that acts, and return the next turns.
 
         Without a turn of an agent that goes on, the episode is over.
@@ -80,7 +80,7 @@ class TurnEnv(ABC):
         """
 
     @abstractmethod
-    def cut(self) -> Sequence[Turn]:
+    def cut(self) -> Sequence[AgentTurn]:
         """Return the turns of the agents that wait for theirs, because the caller ends the episode here.
 
         The next episode may begin in the same state: rewards that were returned are not returned again, and those of
@@ -139,14 +139,14 @@ class ParallelTurns(_PettingZooTurns):
         # Rewards of the agents that are alive and absent.
         self._absent: dict[Any, float] = {}
 
-    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[AgentTurn]:
         """Begin an episode, and return the first turns."""
         self._absent = {}
         observations, infos = self._env.reset(seed=seed, options=options)
         self._check_agents()
         return [self._turn(agent, observations, 0.0, infos=infos) for agent in self._ordered(self._env.agents)]
 
-    def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
+    def step(self, actions: Mapping[int, Any]) -> Sequence[AgentTurn]:
         """Make a step with an action of each agent that acts, and return the next turns."""
         # In the order of `agents`, as in a plain loop: environments may heed it.
         names = {agent: actions[self._positions[agent]] for agent in self._env.agents}
@@ -174,7 +174,7 @@ class ParallelTurns(_PettingZooTurns):
                 self._absent[agent] = reward
         return turns
 
-    def cut(self) -> Sequence[Turn]:
+    def cut(self) -> Sequence[AgentTurn]:
         """Return no turns: all present agents have had theirs."""
         self._absent = {}
         return ()
@@ -191,13 +191,13 @@ class ParallelTurns(_PettingZooTurns):
         truncated: bool = False,
         *,
         infos: Mapping[Any, Any],
-    ) -> Turn:
+    ) -> AgentTurn:
         if agent not in observations:
             raise ReturnedError(
                 f"observations: {mismatch(f'one for agent {agent!r}', f'some for {list(observations)}')}"
             )
         info = infos.get(agent) or {}
-        return Turn(self._positions[agent], observations[agent], reward, terminated, truncated, info)
+        return AgentTurn(self._positions[agent], observations[agent], reward, terminated, truncated, info)
 
 
 class AecTurns(_PettingZooTurns):
@@ -214,19 +214,19 @@ class AecTurns(_PettingZooTurns):
         # Rewards that agents have got where an episode was cut, and that their next turns add up again.
         self._paid: dict[Any, float] = {}
 
-    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[AgentTurn]:
         """Begin an episode, and return the first turn, after the turns of agents that have ended before it."""
         self._paid = {}
         self._env.reset(seed=seed, options=options)
         return self._turns()
 
-    def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
+    def step(self, actions: Mapping[int, Any]) -> Sequence[AgentTurn]:
         """Make the step of the selected agent, and return the next turn, after the turns of agents that have ended."""
         (action,) = actions.values()
         self._env.step(action)
         return self._turns()
 
-    def cut(self) -> Sequence[Turn]:
+    def cut(self) -> Sequence[AgentTurn]:
         """Return the turns of all agents but the selected one, as if they were selected now."""
         env, turns = self._env, []
         for agent in env.agents:
@@ -237,7 +237,7 @@ class AecTurns(_PettingZooTurns):
                 self._paid[agent] = reward_of(reward)
         return turns
 
-    def _turns(self) -> list[Turn]:
+    def _turns(self) -> list[AgentTurn]:
         """Return the turns up to the next agent that acts; each that has ended makes its last step."""
         env, turns = self._env, []
         self._check_agents()
@@ -259,16 +259,16 @@ class AecTurns(_PettingZooTurns):
 
     def _turn(
         self, agent: Any, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Mapping[Any, Any] | None
-    ) -> Turn:
+    ) -> AgentTurn:
         """Return a turn of an agent, which has its rewards before a cut already."""
         try:
             left = reward_of(reward) - self._paid.pop(agent, 0.0)
             ends = flag_of("terminated", terminated), flag_of("truncated", truncated)
         except ReturnedError as error:
             raise ReturnedError(f"agent {agent!r}: {error}") from None
-        return Turn(self._positions[agent], observation, left, *ends, info or {})
+        return AgentTurn(self._positions[agent], observation, left, *ends, info or {})
 
 
-def _kept(turn: Turn) -> Turn:
+def _kept(turn: AgentTurn) -> AgentTurn:
     """Return a turn as it stays while the environment makes others, for which it may use the same arrays."""
     return turn._replace(observation=copied(turn.observation), info=copied(turn.info))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from rollserve_server.envs import ManyEnvs, Turn
+    from rollserve_server.envs import AgentTurn, ManyEnvs
     from rollserve_server.errors import AgentFailedError, EpisodeFailedError
     from rollserve_server.sampling.collect.lanes import PolicyLanes
     from rollserve_server.sampling.record.infos import InfoReader, ResetInfos
@@ -123,7 +123,7 @@ class RunningEpisode:
             self.awaiting[agent] = info
         self.episode.global_states = before.episode.global_states and before.episode.global_states[-1:]
 
-    def take(self, turns: Sequence[Turn], *, cut: bool = False) -> None:
+    def take(self, turns: Sequence[AgentTurn], *, cut: bool = False) -> None:
         """Take turns: rewards of the last actions, ends of lives, and the agents that act next.
 
         Args:
@@ -145,7 +145,7 @@ class RunningEpisode:
                 if self._lanes:
                     self._lanes[turn.agent].await_action(self._lane(turn.agent), turn.info)
 
-    def reset(self, envs: ManyEnvs) -> Sequence[Turn]:
+    def reset(self, envs: ManyEnvs) -> Sequence[AgentTurn]:
         """Reset the row's environment, and return the first turns; raises EnvFailedError."""
         turns = envs.reset(self.episode.row, self.episode.env_seed)
         self.see(envs)
@@ -242,7 +242,7 @@ class RunningEpisode:
             lanes.states.begin(lane)
         return life
 
-    def _settle(self, life: Life, turn: Turn) -> None:
+    def _settle(self, life: Life, turn: AgentTurn) -> None:
         """Record what followed an agent's last action."""
         if not self._lanes:
             life.environment_steps.pop()
@@ -259,7 +259,7 @@ class RunningEpisode:
             life.discounted = self._discount * life.discounted + turn.reward
         self._totals[life.agent, life.number] = life.segment.total_reward
 
-    def _settle_pending(self, life: Life, pending: PendingStep, turn: Turn) -> None:
+    def _settle_pending(self, life: Life, pending: PendingStep, turn: AgentTurn) -> None:
         """Make a segment of its own of a step that an earlier fragment has begun."""
         lanes, lane = self.lanes_of(turn.agent)
         name = pending.policy, pending.version

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 __all__ = [
     "HEAD",
     "Answer",
-    "Kind",
     "Line",
     "LineEndedError",
     "Listener",
+    "MessageKind",
     "Place",
     "WorkerLine",
     "packed_head",
@@ -61,7 +61,7 @@ _REGION_NAME = "rollserve-results"
 _MIN_REGION_BYTES = 1 << 20
 
 
-class Kind(enum.IntEnum):
+class MessageKind(enum.IntEnum):
     """What a frame holds, and which way it goes."""
 
     CALL = 1
@@ -90,12 +90,12 @@ class Place(NamedTuple):
     is_kept: bool
 
 
-def packed_head(kind: Kind, num_bytes: int) -> bytes:
+def packed_head(kind: MessageKind, num_bytes: int) -> bytes:
     """Return the head of a frame."""
     return HEAD.pack(kind, _FORM, num_bytes)
 
 
-def _unpacked_head(data: bytes | bytearray) -> tuple[Kind, int]:
+def _unpacked_head(data: bytes | bytearray) -> tuple[MessageKind, int]:
     """Return the kind of the frame that begins here, and the size of its content.
 
     Raises:
@@ -104,7 +104,7 @@ def _unpacked_head(data: bytes | bytearray) -> tuple[Kind, int]:
     kind, form, num_bytes = HEAD.unpack_from(data)
     if form != _FORM or num_bytes > _MAX_BYTES:
         raise ValueError(f"line: expected a frame of the form {_FORM!r}, got {form!r} with {num_bytes} bytes")
-    return Kind(kind), num_bytes
+    return MessageKind(kind), num_bytes
 
 
 def _is_of_same_user(connection: socket.socket) -> bool:
@@ -215,7 +215,7 @@ class Line:
             future.set_exception(LineEndedError(self._cause))
             return future
         self._unanswered.append(future)
-        self._guarded(self._send, Kind.CALL, content)
+        self._guarded(self._send, MessageKind.CALL, content)
         return future
 
     def close(self, cause: str = "") -> None:
@@ -247,7 +247,7 @@ class Line:
             _log.exception("line broken")
             self.close(describe(error))
 
-    def _send(self, kind: Kind, content: bytes) -> None:
+    def _send(self, kind: MessageKind, content: bytes) -> None:
         self._unsent += (memoryview(packed_head(kind, len(content))), memoryview(content))
         if self._is_writing:
             return
@@ -290,9 +290,9 @@ class Line:
             del self._received[:stop]
             self._take(kind, *answer)
 
-    def _take(self, kind: Kind, outcome: Any, buffer: NDArray[np.uint8] | None, place: Place | None) -> None:
+    def _take(self, kind: MessageKind, outcome: Any, buffer: NDArray[np.uint8] | None, place: Place | None) -> None:
         failure = None
-        if kind is Kind.ANSWER_IN_NEW_REGION:
+        if kind is MessageKind.ANSWER_IN_NEW_REGION:
             assert place is not None  # noqa: S101  # a region has one
             try:
                 self._regions[place.number] = _mapped(self._descriptors.popleft())
@@ -300,7 +300,7 @@ class Line:
                 failure = OverLimitError(
                     f"the server has no room for a result: {error.strerror}", reason=Reason.OBJECT_STORE_FULL
                 )
-                self._send(Kind.DROP, _NUMBER.pack(place.number))
+                self._send(MessageKind.DROP, _NUMBER.pack(place.number))
         elif place is not None:
             self._idle_bytes -= len(self._regions[place.number])
         if place is not None and failure is None:
@@ -332,10 +332,10 @@ class Line:
         num_bytes = len(self._regions[place.number])
         if place.is_kept and self._idle_bytes + num_bytes <= _MAX_IDLE_BYTES:
             self._idle_bytes += num_bytes
-            self._send(Kind.RELEASE, _NUMBER.pack(place.number))
+            self._send(MessageKind.RELEASE, _NUMBER.pack(place.number))
         else:
             del self._regions[place.number]
-            self._send(Kind.DROP, _NUMBER.pack(place.number))
+            self._send(MessageKind.DROP, _NUMBER.pack(place.number))
 
 
 def _unpickled(content: memoryview) -> Any:
@@ -398,11 +398,11 @@ class WorkerLine:
             if content is None:
                 break
             match kind:
-                case Kind.CALL:
+                case MessageKind.CALL:
                     return pickle.loads(content)  # noqa: S301  # from the server
-                case Kind.RELEASE:
+                case MessageKind.RELEASE:
                     self.results.release(*_NUMBER.unpack(content))
-                case Kind.DROP:
+                case MessageKind.DROP:
                     self.results.drop(*_NUMBER.unpack(content))
         return None
 
@@ -414,15 +414,17 @@ class WorkerLine:
         """
         lent = None if buffer is None else self.results.lend(buffer)
         if lent is None:
-            self._send(Kind.ANSWER, pickle.dumps((outcome, buffer, None)))
+            self._send(MessageKind.ANSWER, pickle.dumps((outcome, buffer, None)))
             return
         place, descriptor = lent
         content = pickle.dumps((outcome, None, place))
         if descriptor is None:
-            self._send(Kind.ANSWER, content)
+            self._send(MessageKind.ANSWER, content)
             return
         try:
-            socket.send_fds(self._connection, [packed_head(Kind.ANSWER_IN_NEW_REGION, len(content))], [descriptor])
+            socket.send_fds(
+                self._connection, [packed_head(MessageKind.ANSWER_IN_NEW_REGION, len(content))], [descriptor]
+            )
             self._connection.sendall(content)
         finally:
             os.close(descriptor)
@@ -449,7 +451,7 @@ class WorkerLine:
             return content
         return None
 
-    def _send(self, kind: Kind, content: bytes) -> None:
+    def _send(self, kind: MessageKind, content: bytes) -> None:
         head = packed_head(kind, len(content))
         if len(content) < _SMALL_BYTES:
             self._connection.sendall(head + content)
