@@ -8,6 +8,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -30,7 +31,7 @@ import rollserve
 from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
 from rollserve_server.activity import Heartbeat
-from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
+from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import (
     AtLeast,
@@ -288,17 +289,24 @@ async def test_call_ends_when_workers_die_with_full_buffers(ray_backend: RayBack
 
 
 @pytest.mark.slow
-async def test_running_call_keeps_its_version_when_a_worker_is_replaced(ray_backend: RayBackend) -> None:
-    async with prepared(ray_backend, "CartPole", workers=2, keep_versions=1) as (pool, _):
-        expected = await sample(pool, AtLeast(400_000), seed=1)
+async def test_running_call_keeps_its_version_when_a_worker_is_replaced(
+    ray_backend: RayBackend, tmp_path: Path
+) -> None:
+    env = rollserve.EnvSpec("sample_envs:Watched", {"folder": str(tmp_path)})
+    slow = tmp_path / "slow"
+    async with pool_of(ray_backend, env, workers=2, keep_versions=1, allow_module=("sample_envs",)) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, AtLeast(20_000), seed=1)
+        slow.touch()
         calls = calls_of(pool)
-        running = asyncio.create_task(sample(pool, AtLeast(400_000), seed=1))
+        running = asyncio.create_task(sample(pool, AtLeast(20_000), seed=1))
         await until(lambda: bool(calls))
         for _ in range(3):
-            await pool.update_agent([RandomSpec()])
-            await pool.update_env([rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 5})])
+            await pool.update_agent([ConstantSpec({"": np.array(2)})])
+            await pool.update_env([rollserve.EnvSpec("sample_envs:Ragged", {"max_length": 5})])
         os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
         assert not running.done()
+        slow.unlink()
         assert equal(await running, expected)
 
 

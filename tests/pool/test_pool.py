@@ -7,11 +7,12 @@ import contextlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from pools import CARTPOLE, SETTINGS, calls_of, cartpole_agent, pool_of, sample, sample_request
+from pools import CARTPOLE, SETTINGS, calls_of, cartpole_agent, pool_of, sample, sample_request, until
 from support import equal, raises
 
 import rollserve
@@ -76,20 +77,25 @@ async def test_update_that_one_worker_rejects_changes_no_worker(backend: Backend
         assert equal(before, await sample(pool, AtLeast(200), seed=1))
 
 
-async def test_running_call_keeps_its_versions(backend: Backend) -> None:
-    async with pool_of(backend) as pool:
-        await pool.update_agent([cartpole_agent(1)])
-        expected = await sample(pool, AtLeast(60_000), seed=1)
-        running = asyncio.create_task(sample(pool, AtLeast(60_000), seed=1))
-        await asyncio.sleep(0.1)
-        assert (await pool.update_agent([cartpole_agent(2)])).version == 2
-        assert (await pool.update_agent([cartpole_agent(3)])).version == 3
-        await pool.update_env([rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 10})])
+async def test_running_call_keeps_its_versions(backend: Backend, tmp_path: Path) -> None:
+    env = rollserve.EnvSpec("sample_envs:Watched", {"folder": str(tmp_path)})
+    slow = tmp_path / "slow"
+    async with pool_of(backend, env, allow_module=("sample_envs",)) as pool:
+        await pool.update_agent([ConstantSpec({"": np.array(2)})])
+        expected = await sample(pool, AtLeast(20_000), seed=1)
+        slow.touch()
+        calls = calls_of(pool)
+        running = asyncio.create_task(sample(pool, AtLeast(20_000), seed=1))
+        await until(lambda: bool(calls))
+        assert (await pool.update_agent([ConstantSpec({"": np.array(3)})])).version == 2
+        assert (await pool.update_agent([ConstantSpec({"": np.array(4)})])).version == 3
+        await pool.update_env([rollserve.EnvSpec("sample_envs:Ragged", {"max_length": 5})])
         assert not running.done()
+        slow.unlink()
         assert equal(expected, await running)
         after = await sample(pool, AtLeast(1000), seed=1)
         assert set(after.policy_versions.tolist()) == {3}
-        assert after.lengths.max() <= 10
+        assert after.lengths.max() <= 5
         assert after.account is not None
         assert after.account.env_version == 2
 

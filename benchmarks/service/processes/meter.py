@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 
 import psutil
@@ -29,7 +30,7 @@ class Meter:
     """CPU time and peak memory of groups of processes.
 
     The memory of a process is its resident memory, shared pages included: pages of Ray's object store count for each
-    process that has touched them.
+    process that has touched them. A process that has ended, as some of Ray's do, counts as when it was last seen.
 
     Attributes:
         idle_bytes: memory of the largest process of each group, when the meter was made.
@@ -38,9 +39,10 @@ class Meter:
     def __init__(self, groups: Mapping[str, Sequence[psutil.Process]]) -> None:
         self._groups = groups
         self.idle_bytes = {
-            name: max((process.memory_info().rss for process in group), default=0) for name, group in groups.items()
+            name: max((_resident_bytes(process) for process in group), default=0) for name, group in groups.items()
         }
         self._cpu_seconds: dict[str, float] = {}
+        self._seen: dict[int, float] = {}  # CPU seconds by process id
 
     def start(self) -> None:
         """Begin a measurement."""
@@ -64,9 +66,16 @@ class Meter:
         return costs
 
     def _total_cpu_seconds(self) -> dict[str, float]:
-        return {name: sum(map(_cpu_seconds, group)) for name, group in self._groups.items()}
+        return {name: sum(map(self._cpu_seconds_of, group)) for name, group in self._groups.items()}
+
+    def _cpu_seconds_of(self, process: psutil.Process) -> float:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            self._seen[process.pid] = times.user + times.system
+        return self._seen.get(process.pid, 0.0)
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
+def _resident_bytes(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return int(process.memory_info().rss)
+    return 0

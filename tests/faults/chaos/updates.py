@@ -126,9 +126,13 @@ class Updates:
         # A client waits for a server that is away, so that an update may be the first that a new sampler gets.
         run = self._read_run() if "agent" in self._versions else ""
         if run and self._run and run != self._run:
+            # The new sampler may have got its environment by an update, too, before it had an agent to tell its run.
+            env_version = self._status().env_version
+            env = _FIRST_ENV if env_version == 1 else self._names["env"]
             self._forget()
-            self._names, self._versions = {"env": _FIRST_ENV, kind: name}, {"env": 1, kind: version}
-            self._unlogged = [("env", 1, _FIRST_ENV), (kind, version, name)]
+            self._names, self._versions = {"env": env, kind: name}, {"env": env_version, kind: version}
+            held = [("env", 1, _FIRST_ENV), ("env", env_version, env), (kind, version, name)]
+            self._unlogged = list(dict.fromkeys(held))
         if run:
             self._run = run
             for kind_of_version, number, content in self._unlogged:
