@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -476,6 +477,29 @@ async def test_environment_that_ends_workers_later_can_be_replaced(
         await until(lambda: pool.status().workers[0].num_restarts > 0)
         async with asyncio.timeout(30):
             await pool.update_env([CARTPOLE])
+        await pool.update_agent([RandomSpec()])
+        assert (await sample(pool, AtLeast(100))).num_steps >= 100
+
+
+async def test_update_gets_through_while_calls_cost_one_worker_after_the_other(
+    ray_backend: RayBackend, without_recycling: None
+) -> None:
+    env = rollserve.EnvSpec("sample_envs:Deadly")
+
+    async def call_again(pool: Pool) -> None:
+        while True:
+            with contextlib.suppress(WorkerLostError):
+                await sample(pool, AtLeast(1000), env_version=1)
+            await asyncio.sleep(0)
+
+    async with pool_of(ray_backend, env, workers=1, rows=1, **NOTICE_SECONDS, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = [asyncio.create_task(call_again(pool)) for _ in range(8)]
+        await until(lambda: pool.status().workers[0].num_restarts > 0)
+        await pool.update_env([CARTPOLE])
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
         await pool.update_agent([RandomSpec()])
         assert (await sample(pool, AtLeast(100))).num_steps >= 100
 

@@ -175,7 +175,7 @@ ATTACKS: Sequence[Attack] = (
     Attack("large environment", frozenset({"ENVIRONMENTS_TOO_LARGE", "NO_PROGRESS"}), _large),
     Attack("native arguments", frozenset({"INVALID_VALUE", "ENV_NOT_FOUND", "NO_PROGRESS"}), _native),
     Attack("hanging arguments", frozenset({"INVALID_VALUE", "ENV_NOT_FOUND", "NO_PROGRESS"}), _hanging, hangs=True),
-    Attack("forbidden code", _FORBIDDEN_CODE, _forbidden),
+    Attack("forbidden code", _FORBIDDEN_CODE | {"NO_PROGRESS"}, _forbidden),
     Attack("garbage agent", _MAY_BE_VALID, _garbage_agent),
     Attack("garbage environment", _MAY_BE_VALID, _garbage_env),
     Attack("sampler of others", frozenset({"SCOPE_MISSING"}), _other_sampler, sampler="default"),

@@ -279,7 +279,7 @@ class Call(ABC, Generic[_O, _R]):
         """Wait for the worker in a slot, as long as others can do its work."""
         while True:
             try:
-                return await self._parts.workers.ready(self._slots[worker])
+                return await self._parts.workers.available(self._slots[worker])
             except WorkerLostError:
                 if not self._workforce.can_do_without(worker):
                     raise

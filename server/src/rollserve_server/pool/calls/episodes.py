@@ -137,7 +137,7 @@ class EpisodeCall(Call["Order", "Report"]):
         elif not slot.healthy:
             self._plan.lose(worker)  # others take its share meanwhile
         if self._is_pinned:
-            handle = await self._parts.workers.ready(slot)
+            handle = await self._parts.workers.available(slot)
         else:
             handle = await self._ready(worker)
         self.sequence.handles[worker] = handle

@@ -167,7 +167,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             await self._wait()
             return None
         try:
-            handle = await self._parts.workers.ready(slot)
+            handle = await self._parts.workers.available(slot)
         except WorkerLostError:
             state.is_missing = True
             if not self._can_wait_for(state):

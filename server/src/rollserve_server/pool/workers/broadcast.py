@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.workers.slots import WorkerSlot
     from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["Broadcast"]
@@ -51,6 +52,7 @@ class Broadcast(Generic[_R]):
         self._num_losses: Counter[int] = Counter()
         self._loss: WorkerLostError | None = None
         self._num_fatal_rounds = 0
+        self._reserved: set[WorkerSlot] = set()
 
     async def answers(self) -> dict[int, _R]:
         """Ask until all workers that are in their slots then have answered.
@@ -63,15 +65,19 @@ class Broadcast(Generic[_R]):
             WorkerLostError: a worker was lost several times, all hung, or workers that were to answer could not be
                 replaced in time.
         """
-        while True:
-            missing = self._missing()
-            if missing:
-                # What has cost a worker is tried with one, before it may cost all of them again.
-                await self._ask_each(missing[:1] if self._num_fatal_rounds else missing)
-            elif self._answers:
-                return {index: answer for index, (_, answer) in sorted(self._answers.items())}
-            else:
-                await self._workers.first_ready()
+        try:
+            while True:
+                missing = self._missing()
+                if missing:
+                    # What has cost a worker is tried with one, before it may cost all of them again.
+                    await self._ask_each(missing[:1] if self._num_fatal_rounds else missing)
+                elif self._answers:
+                    return {index: answer for index, (_, answer) in sorted(self._answers.items())}
+                else:
+                    await self._workers.first_ready()
+        finally:
+            for slot in [*self._reserved]:
+                self._release(slot)
 
     def _missing(self) -> list[int]:
         """Return the indices of workers that have not answered; drop answers of workers that were replaced since."""
@@ -117,10 +123,23 @@ class Broadcast(Generic[_R]):
         slot.num_broadcasts += 1
         try:
             self._answers[index] = worker, await self._ask(index, worker)
+            self._release(slot)
         except WorkerLostError as error:
+            await self._reserve(slot)
             self._workers.lose(index, worker, error)
             self._num_losses[index] += 1
             if self._loss is None or error.reason == Reason.WORKER_HUNG:
                 self._loss = error
         finally:
             slot.num_broadcasts -= 1
+
+    async def _reserve(self, slot: WorkerSlot) -> None:
+        """Keep calls from the next worker in a slot: the last one may have been lost to what a call had it do."""
+        if slot not in self._reserved:
+            await slot.reserved.acquire()
+            self._reserved.add(slot)
+
+    def _release(self, slot: WorkerSlot) -> None:
+        if slot in self._reserved:
+            self._reserved.remove(slot)
+            slot.reserved.release()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.accounts import WorkerTotals
@@ -39,6 +40,7 @@ class WorkerSlot:
         given_up: whether the slot has no worker and gets none for now, because too many were lost.
         last_failure: why the last worker was lost or could not be started; empty if that never happened.
         num_broadcasts: number of broadcasts that the worker has not answered.
+        reserved: held by a broadcast that calls wait for.
         lost_in_broadcast: whether the previous worker died during a broadcast, which may have killed it. Cleared once a
             replacement is up.
         has_refused: whether the last new worker refused what the others hold.
@@ -55,6 +57,7 @@ class WorkerSlot:
     given_up: bool = False
     last_failure: str = ""
     num_broadcasts: int = 0
+    reserved: asyncio.Lock = field(default_factory=asyncio.Lock)
     lost_in_broadcast: bool = False
     has_refused: bool = False
     was_ended: bool = False

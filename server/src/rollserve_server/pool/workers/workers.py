@@ -157,6 +157,15 @@ class Workers(Sequence[WorkerSlot]):
                 raise WorkerLostError(f"worker {slot.index} was lost and {what}: {slot.last_failure}", slot.index)
         return slot.handle
 
+    async def available(self, slot: WorkerSlot) -> WorkerHandle:
+        """Return the worker in a slot once there is one that no broadcast has reserved; raises as `ready`."""
+        while True:
+            handle = await self.ready(slot)
+            if not slot.reserved.locked():
+                return handle
+            async with slot.reserved:
+                pass
+
     async def first_ready(self) -> None:
         """Wait until any slot has a worker.
 
