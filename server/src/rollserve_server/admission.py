@@ -373,7 +373,7 @@ class ConnectionAdmission:
         self._by_peer: dict[str, Admission] = {}
         self._num_calls: Counter[str] = Counter()
 
-    async def admit(self, stack: contextlib.AsyncExitStack, receiver: Receiver) -> None:
+    async def admit(self, stack: contextlib.AsyncExitStack | contextlib.ExitStack, receiver: Receiver) -> None:
         """Wait until the call is admitted; it runs until the stack is closed.
 
         Raises:

@@ -6,18 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from rollserve_server.gateway.rpcs.places import Places
 from rollserve_wire.v1.episode_records_pb2 import GetMetricsResponse
 
 if TYPE_CHECKING:
-    from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.pool import EpisodeLog, EpisodeRecords
+    from rollserve_wire.v1.episode_records_pb2 import GetMetricsRequest
 
+__all__ = ["records"]
 
-__all__ = ["RecordStreams", "episode_records_to_proto"]
-
-
-_MAX_STREAMS, _MAX_CLIENT_STREAMS = 64, 16
 _MAX_RECORDS = 1000
 """Records in a response: about 60 kB, and 1 ms of the event loop."""
 _PAUSE_SECONDS = 0.1
@@ -41,44 +37,26 @@ _FIELDS = {
 """Lists of a message, and the field of a record that each has."""
 
 
-class RecordStreams:
-    """A bounded number of streams of records. None keeps more records than one response has."""
+async def records(log: EpisodeLog, request: GetMetricsRequest) -> AsyncGenerator[GetMetricsResponse, None]:
+    """Yield the records of a log that a request asks for, as many in each response as one has at most.
 
-    def __init__(self) -> None:
-        self._places = Places("streams of records", _MAX_STREAMS, max_of_client=_MAX_CLIENT_STREAMS)
-
-    async def records(
-        self, log: EpisodeLog, since: int, log_id: str, *, follow: bool, rpc: OpenRpc
-    ) -> AsyncGenerator[EpisodeRecords, None]:
-        """Yield the records of a log, some at a time.
-
-        Args:
-            log: the log.
-            since: position of the first record.
-            log_id: name of the log that the position is of; empty for any.
-            follow: whether to go on with records to come.
-            rpc: the RPC.
-
-        Raises:
-            OverLimitError: too many streams, of the same client or in all.
-            NotReadyError: the position is of another log.
-            InvalidValueError: the position is beyond the next record.
-            DomainError: the log has ended.
-        """
-        with self._places.held_by(rpc):
-            records = log.since(since, log_id, _MAX_RECORDS)
-            yield records
-            until = log.num_added
-            while follow or records.stop < until:
-                if records.stop == log.num_added:
-                    await log.wait_beyond(records.stop)
-                    await asyncio.sleep(_PAUSE_SECONDS)
-                records = log.since(records.stop, log.log_id, _MAX_RECORDS)
-                yield records
+    Raises:
+        NotReadyError: the position is of another log.
+        InvalidValueError: the position is beyond the next record.
+        DomainError: the log has ended.
+    """
+    found = log.since(request.since, request.log_id, _MAX_RECORDS)
+    yield _response(found)
+    until = log.num_added
+    while request.follow or found.stop < until:
+        if found.stop == log.num_added:
+            await log.wait_beyond(found.stop)
+            await asyncio.sleep(_PAUSE_SECONDS)
+        found = log.since(found.stop, log.log_id, _MAX_RECORDS)
+        yield _response(found)
 
 
-def episode_records_to_proto(records: EpisodeRecords) -> GetMetricsResponse:
-    """Return records as a message."""
+def _response(records: EpisodeRecords) -> GetMetricsResponse:
     response = GetMetricsResponse(log_id=records.log_id, position=records.position, missed_count=records.num_missed)
     for name, field in _FIELDS.items():
         getattr(response, name).extend(records.records[field].tolist())

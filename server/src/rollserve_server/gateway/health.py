@@ -7,7 +7,7 @@ library waits for each of its watchers before it goes on, and accepts requests o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -101,7 +101,7 @@ class Health:
         status = health_pb2.HealthCheckResponse(status=self._status)
         return health_pb2.HealthListResponse(statuses=dict.fromkeys(self._services, status))
 
-    async def watch(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    async def watch(self, rpc: OpenRpc) -> None:
         """Answer `Watch`. A client that reads late gets the newest status next, and none of those in between.
 
         Raises:
@@ -115,7 +115,7 @@ class Health:
                 status = self._status if is_known else health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
                 if status != reported:
                     reported = status
-                    yield bytes(health_pb2.HealthCheckResponse(status=status).SerializeToString())
+                    await rpc.write(health_pb2.HealthCheckResponse(status=status).SerializeToString())
                 else:
                     await changed.wait()
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import zlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -59,7 +58,7 @@ class Intake:
         self._query = Kind("query", num_small, 1.0)  # streams of reflection stay open for further queries
         self._num_update_bytes = 0
         self._num_evaluation_bytes = 0
-        self._update_ended = asyncio.Condition()
+        self._update_ended = asyncio.Event()
 
     async def small_request(self, rpc: OpenRpc) -> bytes:
         """Receive a request without agents, parameters and environments.
@@ -98,9 +97,8 @@ class Intake:
         data = await rpc.read_any_time()
         return None if data is grpc.aio.EOF else _within_size(data, _MAX_NAME_BYTES)
 
-    @contextlib.asynccontextmanager
-    async def update_request(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Receive the request of an update, and keep its share of the memory for the block.
+    async def update_request(self, rpc: OpenRpc) -> bytes:
+        """Receive the request of an update, which has its share of the memory until the RPC ends.
 
         Waits while the updates in progress leave too little memory.
 
@@ -110,19 +108,15 @@ class Intake:
         """
         async with self._receiving.reading(rpc, self._large) as received:
             data = _decompressed(_request_of(received), _MAX_SMALL_BYTES)
-            async with self._update_ended:
-                await self._update_ended.wait_for(lambda: self._num_update_bytes + len(data) <= self._share)
-                self._num_update_bytes += len(data)
-        try:
-            yield data
-        finally:
-            self._num_update_bytes -= len(data)
-            async with self._update_ended:
-                self._update_ended.notify_all()
+            while self._num_update_bytes + len(data) > self._share:
+                self._update_ended.clear()
+                await self._update_ended.wait()
+            self._num_update_bytes += len(data)
+            rpc.held.callback(self._end_update, len(data))
+        return data
 
-    @contextlib.asynccontextmanager
-    async def evaluation_request(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Receive the request of an evaluation, and keep its share of the memory for the block.
+    async def evaluation_request(self, rpc: OpenRpc) -> bytes:
+        """Receive the request of an evaluation, which has its share of the memory until the RPC ends.
 
         Raises:
             OverLimitError: the running evaluations leave too little memory, or more than 4 MiB before the client
@@ -140,10 +134,15 @@ class Intake:
                 reason=Reason.TOO_MANY_REQUEST_BYTES,
             )
         self._num_evaluation_bytes += len(data)
-        try:
-            yield data
-        finally:
-            self._num_evaluation_bytes -= len(data)
+        rpc.held.callback(self._end_evaluation, len(data))
+        return data
+
+    def _end_update(self, num_bytes: int) -> None:
+        self._num_update_bytes -= num_bytes
+        self._update_ended.set()
+
+    def _end_evaluation(self, num_bytes: int) -> None:
+        self._num_evaluation_bytes -= num_bytes
 
     async def _received(self, rpc: OpenRpc, kind: Kind, max_bytes: int) -> bytes:
         async with self._receiving.reading(rpc, kind) as received:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import DomainError, OverLimitError, shorten
@@ -74,24 +74,42 @@ class OpenRpcs:
             is_awaited: whether a server that stops waits for the RPC, and ends it after the grace period.
         """
         rpc = OpenRpc(name, context, self._stall_seconds)
+        rpc.is_audited = self._audit_log is not None
         if is_awaited:
             self._awaited.add(rpc)
-        with self._recorded(rpc, context) as end:
+        span = None
+        if self._tracing is not None:
+            span = self._tracing.begin_rpc(name, rpc.began, context.invocation_metadata)
+        with self._metrics.counting(name) as end:
             try:
-                with self._audited(rpc, end):
+                try:
                     async with rpc.endable():
                         if self._access is not None:
                             rpc.admit(self._access)
                         with self._places.held_by(rpc), rpc.held:
                             yield rpc
+                except Exception as error:
+                    end.status, end.reason = code_of(error).name, reason_of(error)
+                    raise
+                except BaseException:
+                    end.status = "CANCELLED"
+                    raise
+                finally:
+                    if self._audit_log is not None:  # before the client has the status
+                        self._audit_log.write(rpc, end.status, end.reason)
             except Exception as error:  # nothing unforeseen may reach the client
-                with self._counting_unread(rpc):
+                self._num_unread_bytes += rpc.num_unread_bytes
+                try:
                     await rpc.initial_metadata_sent()
                     await abort(context, error, rpc, self._refusals)
+                finally:  # gRPC keeps the message until the client knows of the RPC's end
+                    self._num_unread_bytes -= rpc.num_unread_bytes
             finally:
                 self._awaited.discard(rpc)
                 if not self._awaited:
                     self._none_left.set()
+                if span is not None:
+                    _end_span(span, rpc, end)
 
     def end(self, error: DomainError) -> None:
         """End all awaited RPCs with an error."""
@@ -115,43 +133,6 @@ class OpenRpcs:
             got = f"{self._num_unread_bytes} bytes"
             hint = "read each stream to its end, or close the connection"
             raise OverLimitError.of("", expected=expected, got=got, hint=hint, reason=Reason.TOO_MANY_STALLED_CALLS)
-
-    @contextlib.contextmanager
-    def _recorded(self, rpc: OpenRpc, context: Context) -> Generator[RpcEnd, None, None]:
-        """Count the RPC of the block, and trace it. The block says how it ended."""
-        span = None
-        if self._tracing is not None:
-            span = self._tracing.begin_rpc(rpc.name, rpc.began, context.invocation_metadata)
-        with self._metrics.counting(rpc.name) as end:
-            try:
-                yield end
-            finally:
-                if span is not None:
-                    _end_span(span, rpc, end)
-
-    @contextlib.contextmanager
-    def _audited(self, rpc: OpenRpc, end: RpcEnd) -> Generator[None, None, None]:
-        """Record how the RPC of the block ends, and write its audit line before the client has the status."""
-        try:
-            yield
-        except Exception as error:
-            end.status, end.reason = code_of(error).name, reason_of(error)
-            raise
-        except BaseException:
-            end.status = "CANCELLED"
-            raise
-        finally:
-            if self._audit_log is not None:
-                self._audit_log.write(rpc, end.status, end.reason)
-
-    @contextlib.contextmanager
-    def _counting_unread(self, rpc: OpenRpc) -> Generator[None, None, None]:
-        """Count the RPC's unread message while gRPC keeps it: until the client knows of the RPC's end."""
-        self._num_unread_bytes += rpc.num_unread_bytes
-        try:
-            yield
-        finally:
-            self._num_unread_bytes -= rpc.num_unread_bytes
 
 
 def _end_span(span: Span, rpc: OpenRpc, end: RpcEnd) -> None:

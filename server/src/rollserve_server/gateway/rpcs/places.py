@@ -74,6 +74,10 @@ class Places:
         finally:
             self._free(rpc)
 
+    async def admit(self, stack: contextlib.ExitStack, rpc: OpenRpc) -> None:
+        """Give an RPC a place until the stack is closed, at once; raises as `held_by`."""
+        stack.enter_context(self.held_by(rpc))
+
     def _make_room(self, newcomer: OpenRpc, charged: str | None, limit: str) -> None:
         """End an RPC; raise OverLimitError if none may be ended.
 
