@@ -135,7 +135,8 @@ class ResponseWriter:
         match item:
             case Delivery():
                 for message in delivered_messages(item):
-                    await self._send(await self._in_ring(message) or message.tobytes())
+                    shared = None if self._ring is None else await self._in_ring(message, self._ring)
+                    await self._send(message.tobytes() if shared is None else shared)
             case bytes():
                 await self._send(item)
             case Message():
@@ -157,12 +158,10 @@ class ResponseWriter:
                     _log.debug("sampled", extra=extra)
                 await self._send(response_of(self._kind, item, self._ring))
 
-    async def _in_ring(self, message: NDArray[np.uint8]) -> bytes | None:
+    async def _in_ring(self, message: NDArray[np.uint8], ring: Ring) -> bytes | None:
         """Write a sampled message to the shared memory; return the response for its place, or None to send it."""
-        if self._ring is None:
-            return None
         with self._rpc.waiting_for_client():  # while the memory is full
-            shared = await self._ring.write(message)
+            shared = await ring.write(message)
         return None if shared is None else pb.ObtainSamplesResponse(shared=shared).SerializeToString()
 
     async def _send(self, response: bytes) -> None:

@@ -60,7 +60,11 @@ class Places:
         Raises:
             OverLimitError: there is none, for all clients together, or for the RPC's client, address or principal.
         """
-        full = next((each for each in rpc.charged_to if self._num_charged[each] >= self._max_of_peer), None)
+        full = None
+        for charged in rpc.charged_to:
+            if self._num_charged[charged] >= self._max_of_peer:
+                full = charged
+                break
         if self._max_of_client is not None and self._num_by_client[rpc.peer] >= self._max_of_client:
             raise self._full(f"{self._max_of_client} {self._what} of a client")
         if full is not None:
@@ -116,8 +120,10 @@ class Places:
             self._count(rpc, -1)
 
     def _count(self, rpc: OpenRpc, change: int) -> None:
-        charges = [(self._num_charged, charged) for charged in rpc.charged_to]
-        for counter, key in (*charges, (self._num_by_client, rpc.peer)):
-            counter[key] += change
-            if not counter[key]:
-                del counter[key]
+        for charged in rpc.charged_to:
+            self._num_charged[charged] += change
+            if not self._num_charged[charged]:
+                del self._num_charged[charged]
+        self._num_by_client[rpc.peer] += change
+        if not self._num_by_client[rpc.peer]:
+            del self._num_by_client[rpc.peer]
