@@ -23,6 +23,10 @@ class Places:
     When there is none left, an RPC is ended to make room: of the client with the most places, the one that has had its
     place longest. The newcomer's client, or its address, must have at least two places fewer. A client is a principal,
     or else a connection.
+
+    Attributes:
+        max_in_all: number of places.
+        max_of_client: number of places of one client; None for no bound.
     """
 
     def __init__(
@@ -45,8 +49,8 @@ class Places:
                 request has not arrived are ended then. None if any RPC may be ended, for a client with fewer.
         """
         self._what = what
-        self._max_in_all = max_in_all
-        self._max_of_client = max_of_client
+        self.max_in_all = max_in_all
+        self.max_of_client = max_of_client
         self._max_of_peer = max_of_peer or max_in_all
         self._patience_seconds = patience_seconds
         self._rpcs: dict[OpenRpc, None] = {}  # in order of arrival
@@ -65,12 +69,12 @@ class Places:
             if self._num_charged[charged] >= self._max_of_peer:
                 full = charged
                 break
-        if self._max_of_client is not None and self._num_by_client[rpc.peer] >= self._max_of_client:
-            raise self._full(f"{self._max_of_client} {self._what} of a client")
+        if self.max_of_client is not None and self._num_by_client[rpc.peer] >= self.max_of_client:
+            raise self._full(f"{self.max_of_client} {self._what} of a client")
         if full is not None:
             self._make_room(rpc, full, f"{self._max_of_peer} {self._what} of an address or a principal at a time")
-        elif len(self._rpcs) >= self._max_in_all:
-            self._make_room(rpc, None, f"{self._max_in_all} {self._what} at a time")
+        elif len(self._rpcs) >= self.max_in_all:
+            self._make_room(rpc, None, f"{self.max_in_all} {self._what} at a time")
         self._rpcs[rpc] = None
         self._count(rpc, 1)
         try:
