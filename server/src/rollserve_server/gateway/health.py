@@ -15,7 +15,6 @@ from grpc_health.v1 import health_pb2
 
 from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway.requests.parsing import parse
-from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
 from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_wire.reasons import Reason
@@ -66,11 +65,11 @@ class Health:
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that routes RPCs to the methods."""
         handlers = {
-            "Check": unary_handler(self._rpcs, "Check", self.check, is_awaited=False),
-            "Watch": stream_handler(self._rpcs, "Watch", self.watch, is_awaited=False, limits_unread=False),
+            "Check": self._rpcs.unary_handler("Check", self.check, is_awaited=False),
+            "Watch": self._rpcs.stream_handler("Watch", self.watch, is_awaited=False, limits_unread=False),
         }
         if _HAS_LIST:
-            handlers["List"] = unary_handler(self._rpcs, "List", self.list, is_awaited=False)
+            handlers["List"] = self._rpcs.unary_handler("List", self.list, is_awaited=False)
         return grpc.method_handlers_generic_handler(HEALTH_SERVICE, handlers)
 
     def start_serving(self) -> None:

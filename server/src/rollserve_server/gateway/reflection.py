@@ -17,7 +17,6 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from rollserve_server.admission import ConnectionAdmission
 from rollserve_server.gateway.requests.parsing import parse
-from rollserve_server.gateway.rpcs.handlers import stream_handler
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.requests.intake import Intake
@@ -59,7 +58,7 @@ class Reflection:
 
     def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
         """Return the handlers that route RPCs to the methods."""
-        methods = {REFLECTION_RPC: stream_handler(self._rpcs, REFLECTION_RPC, self._answer_all, is_awaited=False)}
+        methods = {REFLECTION_RPC: self._rpcs.stream_handler(REFLECTION_RPC, self._answer_all, is_awaited=False)}
         return [grpc.method_handlers_generic_handler(service, methods) for service in REFLECTION_SERVICES]
 
     async def _answer_all(self, rpc: OpenRpc) -> None:

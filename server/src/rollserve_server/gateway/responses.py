@@ -20,6 +20,7 @@ from rollserve_server.pool import (
     AgentUpdated,
     Beginning,
     Delivery,
+    EpisodeRecords,
     Evaluation,
     MessageFormat,
     Progress,
@@ -52,7 +53,24 @@ _MAX_SECONDS = 0.01
 _JOINED = keys_of(pb.ObtainSamplesResponse.DESCRIPTOR)["joined"]
 _RESPONSES = keys_of(pb.JoinedResponses.DESCRIPTOR)["responses"]
 
-PoolItem = AgentUpdated | Beginning | Delivery | Progress | Account | Evaluation | StreamRound
+_RECORD_FIELDS = {
+    "episode_indices": "episode_index",
+    "returns": "total_reward",
+    "lengths": "length",
+    "terminated": "terminated",
+    "truncated": "truncated",
+    "policy_versions": "policy_version",
+    "environment_versions": "env_version",
+    "seconds": "seconds",
+    "worker_indices": "worker",
+    "rows": "row",
+    "call_kinds": "call_kind",
+    "delivered": "delivered",
+    "unix_seconds": "unix_seconds",
+}
+"""Lists of `GetMetricsResponse`, and the field of a record that each has."""
+
+PoolItem = AgentUpdated | Beginning | Delivery | Progress | Account | Evaluation | StreamRound | EpisodeRecords
 """What pools yield."""
 
 
@@ -85,6 +103,9 @@ def response_of(kind: type[Message], item: object, ring: Ring | None = None) -> 
             content = {"evaluation": evaluation_to_proto(item)}
         case Evaluation():
             content = {"evaluation": population_evaluation_to_proto(item)}
+        case EpisodeRecords():
+            content = {name: item.records[field].tolist() for name, field in _RECORD_FIELDS.items()}
+            content |= {"log_id": item.log_id, "position": item.position, "missed_count": item.num_missed}
         case _:
             raise TypeError(f"{kind.DESCRIPTOR.name} has no field for {item!r}")
     return kind(**content).SerializeToString()
@@ -148,7 +169,7 @@ class ResponseWriter:
                 await self._send(await in_request_thread(response_of, self._kind, item))
             case Account() if not self._has_account:
                 self._count(item)
-            case Account() | StreamRound() | Beginning() | Progress():
+            case _:
                 if isinstance(item, StreamRound):
                     self._count(item.account)
                 elif isinstance(item, Account) and self._kind is not pb.StreamSamplesResponse:  # whose rounds count

@@ -18,7 +18,6 @@ from rollserve_server.envs import check_not_free, requested, specs_of_rows
 from rollserve_server.errors import DomainError, NotAllowedError, OverLimitError, within
 from rollserve_server.futures import in_background, in_request_thread
 from rollserve_server.gateway.audit import change, note_agent_update, note_env_update
-from rollserve_server.gateway.following import records
 from rollserve_server.gateway.messages.agents import (
     agent_to_proto,
     agent_updates_from_proto,
@@ -50,14 +49,18 @@ from rollserve_server.gateway.messages.videos import render_request_from_proto
 from rollserve_server.gateway.reading import read
 from rollserve_server.gateway.recording import Recordings
 from rollserve_server.gateway.rendering import rendered
-from rollserve_server.gateway.requests import scopes
 from rollserve_server.gateway.requests.parsing import parse_agent_update, parse_receipt, parse_stream_spec
-from rollserve_server.gateway.requests.reader import restoration_from_proto
+from rollserve_server.gateway.requests.reader import (
+    agent_update_scopes,
+    evaluation_scopes,
+    reading_scopes,
+    recording_scopes,
+    restoration_from_proto,
+    sampling_scopes,
+)
 from rollserve_server.gateway.responses import ResponseWriter
-from rollserve_server.gateway.rpcs.bounds import Bound, Bounds
-from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
 from rollserve_server.gateway.rpcs.places import Places
-from rollserve_server.gateway.rpcs.rpc import SERVICE, Rpc
+from rollserve_server.gateway.rpcs.rpc import SERVICE, Bound, Bounds, Rpc
 from rollserve_server.identity import ANONYMOUS, Scope
 from rollserve_server.machine import memory_bytes
 from rollserve_server.pool import DISCARD, MAX_STREAMS, StreamClient
@@ -86,6 +89,7 @@ if TYPE_CHECKING:
         Account,
         AgentUpdate,
         EnvUpdate,
+        EpisodeRecords,
         EvaluationRequest,
         PoolStatus,
         PopulationRequest,
@@ -106,6 +110,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_SMALL_STATUS = 64 << 10
 """Size of a state up to which clients that do not read it hold no place."""
+_MAX_RECORDS = 1000
+"""Records of episodes in a response: about 60 kB, and 1 ms of the event loop."""
 _MAX_PART_BYTES = 2 << 20
 """Largest part of an agent or a saved sampler in a message."""
 
@@ -165,9 +171,9 @@ class SamplerService:
     def _handler(self, entry: Rpc) -> grpc.RpcMethodHandler[Any, Any]:
         if inspect.iscoroutinefunction(entry.answer):
             respond = functools.partial(self._respond, entry)
-            return unary_handler(self._rpcs, entry.name, respond, why_late=entry.why_late)
+            return self._rpcs.unary_handler(entry.name, respond, why_late=entry.why_late)
         write = functools.partial(self._write, entry)
-        return stream_handler(self._rpcs, entry.name, write, is_awaited=entry.is_awaited)
+        return self._rpcs.stream_handler(entry.name, write, is_awaited=entry.is_awaited)
 
     async def _respond(self, entry: Rpc, rpc: OpenRpc) -> Message:
         """Return the response of an RPC."""
@@ -306,9 +312,10 @@ class SamplerService:
 
     def get_metrics(
         self, _: OpenRpc, sampler: Sampler, request: episode_records_pb2.GetMetricsRequest
-    ) -> AsyncGenerator[episode_records_pb2.GetMetricsResponse, None]:
+    ) -> AsyncGenerator[EpisodeRecords, None]:
         """Answer `GetMetrics`."""
-        return records(sampler.pool.episode_log, request)
+        log = sampler.pool.episode_log
+        return log.stream(request.since, request.log_id, _MAX_RECORDS, follow=request.follow)
 
     async def get_agent_parameters(
         self, _: OpenRpc, sampler: Sampler, request: agent_versions_pb2.GetAgentParametersRequest
@@ -457,8 +464,8 @@ RPCS = (
     # A server that stops ends streams of records with their log.
     Rpc("GetMetrics", Scope.STATUS, _S.get_metrics, bound=_RECORDS, is_awaited=False),
     Rpc("ListAgentVersions", Scope.STATUS, _S.list_agent_versions),
-    Rpc("ObtainSamples", Scope.SAMPLE, _S.obtain, sample_request_from_proto, further=scopes.of_sampling),
-    Rpc("ObtainExactEpisodes", Scope.SAMPLE, _S.obtain, sample_request_from_proto, further=scopes.of_sampling),
+    Rpc("ObtainSamples", Scope.SAMPLE, _S.obtain, sample_request_from_proto, further=sampling_scopes),
+    Rpc("ObtainExactEpisodes", Scope.SAMPLE, _S.obtain, sample_request_from_proto, further=sampling_scopes),
     Rpc(
         "StreamSamples",
         Scope.SAMPLE,
@@ -466,7 +473,7 @@ RPCS = (
         stream_request_from_proto,
         parse=parse_stream_spec,
         field="spec",
-        further=scopes.of_sampling,
+        further=sampling_scopes,
         bound=_STREAMS,
     ),
     Rpc("RenderEpisode", Scope.SAMPLE, _S.render_episode, render_request_from_proto, bound=_VIDEOS),
@@ -475,7 +482,7 @@ RPCS = (
         Scope.SAMPLE,
         _S.evaluate,
         evaluation_request_from_proto,
-        further=scopes.of_evaluation,
+        further=evaluation_scopes,
         size="evaluation",
     ),
     Rpc(
@@ -483,7 +490,7 @@ RPCS = (
         Scope.SAMPLE,
         _S.evaluate_population,
         population_request_from_proto,
-        further=scopes.of_evaluation,
+        further=evaluation_scopes,
         size="evaluation",
     ),
     Rpc(
@@ -491,7 +498,7 @@ RPCS = (
         Scope.DATA_WRITE,
         _S.record_dataset,
         recording_request_from_proto,
-        further=scopes.of_recording,
+        further=recording_scopes,
         bound=_RECORDINGS,
     ),
     Rpc(
@@ -499,7 +506,7 @@ RPCS = (
         Scope.DATA_READ,
         _S.read_dataset,
         read_request_from_proto,
-        further=scopes.of_reading,
+        further=reading_scopes,
         bound=_READS,
     ),
     Rpc("GetAgentParameters", Scope.AGENT_READ, _S.get_agent_parameters, bound=_AGENTS),
@@ -510,7 +517,7 @@ RPCS = (
         _S.update_agent,
         agent_updates_from_proto,
         parse=parse_agent_update,
-        further=scopes.of_agent_update,
+        further=agent_update_scopes,
         size="update",
         bound=_in_turn(),
     ),

@@ -1,19 +1,22 @@
-"""Reads requests: finds the sampler that a request is for, and what its pool has to do."""
+"""Reads requests: finds the sampler that a request is for, what its pool has to do, and the scopes that this needs."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollserve_server.admission import Admission
 from rollserve_server.errors import DomainError, joined
 from rollserve_server.futures import REQUEST_THREADS, in_request_thread
+from rollserve_server.gateway.messages.agents import has_pickle, is_pickle
 from rollserve_server.gateway.messages.fields import client_id_of, in_field, set_fields
 from rollserve_server.gateway.messages.saved_samplers import read_saved_sampler
 from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
+from rollserve_server.identity import Scope
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import saved_sampler_pb2
 
 if TYPE_CHECKING:
@@ -21,14 +24,29 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.rpc import Rpc
     from rollserve_server.pool import SavedSampler
     from rollserve_server.samplers import Sampler, Samplers
+    from rollserve_wire.parameter_updates import ParametersUpdate
     from rollserve_wire.v1 import samplers_pb2
 
-__all__ = ["RequestReader", "Restoration", "read_saved_file", "restoration_from_proto"]
+__all__ = [
+    "RequestReader",
+    "Restoration",
+    "agent_update_scopes",
+    "evaluation_scopes",
+    "read_saved_file",
+    "reading_scopes",
+    "recording_scopes",
+    "restoration_from_proto",
+    "sampling_scopes",
+]
 
 _MAX_INLINE_BYTES = 1 << 14
 """Largest size of a request that is read in the event loop: that takes some milliseconds at most."""
 _LOOK_SECONDS, _MAX_WAITING = 1.0, 1 << 20
 """How often waiting requests look whether a thread is free; length of the queue, which no number of RPCs reaches."""
+
+
+_Needed = Iterator[tuple[Scope, str]]
+_PICKLE = Scope.PICKLE, "a pickled agent"
 
 
 class RequestReader:
@@ -95,3 +113,34 @@ def restoration_from_proto(request: samplers_pb2.RestoreSamplerRequest, allowed_
 def read_saved_file(data: bytes, allowed_paths: Collection[Path]) -> SavedSampler:
     """Return the saved sampler of a file of the operator's own, without bounds; raises as `read_saved_sampler`."""
     return read_saved_sampler(data, functools.partial(parse_unchecked, saved_sampler_pb2.SavedRecord), allowed_paths)
+
+
+def sampling_scopes(request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest | pb.StreamSpec) -> _Needed:
+    """Yield what a call that updates the agent needs for that."""
+    if request.options.HasField("agent_update"):
+        yield Scope.AGENT_WRITE, "a call that updates the agent"
+        if is_pickle(request.options.agent_update):
+            yield _PICKLE
+
+
+def agent_update_scopes(request: pb.UpdateAgentRequest | ParametersUpdate) -> _Needed:
+    """Yield what an update needs for a pickle."""
+    if isinstance(request, pb.UpdateAgentRequest) and has_pickle(request):
+        yield _PICKLE
+
+
+def evaluation_scopes(request: pb.EvaluateRequest | pb.EvaluatePopulationRequest) -> _Needed:
+    """Yield what an evaluation needs for an environment of its own."""
+    if request.options.HasField("environment"):
+        yield Scope.ENV_WRITE, "an evaluation in another environment"
+
+
+def recording_scopes(_: pb.RecordDatasetRequest) -> _Needed:
+    """Yield what a recording needs to sample."""
+    yield Scope.SAMPLE, "a recording"
+
+
+def reading_scopes(request: pb.ReadDatasetRequest) -> _Needed:
+    """Yield what a read needs for live episodes."""
+    if any(source.WhichOneof("content") == "live" for source in request.sources):
+        yield Scope.SAMPLE, "live episodes"

@@ -1,4 +1,9 @@
-"""Registry of open RPCs, and the bound on messages of ended RPCs that clients have not read."""
+"""Registry of open RPCs, the handlers that gRPC calls, and the bound on messages that clients have not read.
+
+gRPC passes bytes on in both directions: bytes that cannot be parsed are an error like any other, and sampled messages
+are bytes already. Every handler takes its request as a stream, because gRPC reads no more of a stream than it is asked
+to; clients see no difference.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,10 @@ import asyncio
 import contextlib
 import copy
 import time
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
 
 from rollserve_server.errors import DomainError, OverLimitError, shorten
 from rollserve_server.gateway.rpcs.open_rpc import Context, OpenRpc
@@ -15,6 +22,8 @@ from rollserve_server.gateway.rpcs.statuses import RefusalLog, abort, code_of, r
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from rollserve_server.gateway.access import Access
     from rollserve_server.gateway.audit import AuditLog
     from rollserve_server.gateway.rpcs.places import Places
@@ -110,6 +119,56 @@ class OpenRpcs:
                     self._none_left.set()
                 if span is not None:
                     _end_span(span, rpc, end)
+
+    def unary_handler(
+        self,
+        name: str,
+        respond: Callable[[OpenRpc], Awaitable[Message]],
+        *,
+        is_awaited: bool = True,
+        why_late: str = "",
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return the handler of an RPC with one response.
+
+        Args:
+            name: the RPC's name, without its service.
+            respond: reads the request of an open RPC, and returns the response.
+            is_awaited: whether a server that stops waits for the RPC.
+            why_late: what may take longer than the client's time for the RPC, which it then hears; empty for nothing.
+        """
+
+        async def handle(_: object, context: Context) -> bytes:
+            async with self.open(name, context, is_awaited=is_awaited) as rpc:
+                if why_late:
+                    rpc.end_before_deadline(why_late)
+                return (await respond(rpc)).SerializeToString()
+
+        return grpc.stream_unary_rpc_method_handler(handle, None, None)
+
+    def stream_handler(
+        self,
+        name: str,
+        respond: Callable[[OpenRpc], Awaitable[None]],
+        *,
+        is_awaited: bool = True,
+        limits_unread: bool = True,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return the handler of an RPC with a stream of responses.
+
+        Args:
+            name: the RPC's name, without its service.
+            respond: reads the requests of an open RPC, and writes the responses.
+            is_awaited: whether a server that stops waits for the RPC.
+            limits_unread: whether the RPC is refused while clients leave too much of ended RPCs unread.
+        """
+
+        async def handle(_: object, context: Context) -> None:
+            async with self.open(name, context, is_awaited=is_awaited) as rpc:
+                if limits_unread:
+                    self.check_unread()
+                await respond(rpc)
+
+        return grpc.stream_stream_rpc_method_handler(handle, None, None)
 
     def end(self, error: DomainError) -> None:
         """End all awaited RPCs with an error."""
