@@ -206,19 +206,19 @@ def sample_request_from_proto(
     target = _target_from_proto(request, given)
     prefetch = given.get("prefetch", False)
     with in_field("options"):
+        _check_of_rows(given, counts_steps=isinstance(target, AtLeast), have_rows=isinstance(target, Fragments))
+        messages = _format_of(given)
+        check_first_index(given)
         if prefetch and ("seed" in given or isinstance(target, Fragments)):
             expected = "whole episodes of the sampler's own sequence"
             raise InvalidValueError.of("prefetch", expected=expected, got="a seed or fragments")
-        _check_of_rows(given, counts_steps=isinstance(target, AtLeast), have_rows=isinstance(target, Fragments))
-        return SampleRequest(target, prefetch=prefetch, **_options_of_both(given, allowed_paths))
+        return SampleRequest(target, messages, prefetch=prefetch, **_options_of_both(given, allowed_paths))
 
 
 def _options_of_both(given: Mapping[str, Any], allowed_paths: Collection[Path]) -> dict[str, Any]:
     """Return what the requests of calls and streams have in common, given the fields of their options."""
-    check_first_index(given)
     _check_moments(given)
     return {
-        "messages": _format_of(given),
         "options": sampling_options_of(given),
         "num_workers": given.get("worker_count"),
         "agent_update": _agent_update_of(given, allowed_paths),
@@ -307,23 +307,24 @@ def stream_request_from_proto(spec: pb.StreamSpec, allowed_paths: Collection[Pat
         InvalidValueError: a field is out of range, or does not fit the others.
         NotAllowedError: an argument of an agent is a path that is not allowed; see `check_arguments`.
     """
-    given = set_fields(spec.options)
-    rounds = _rounds_from_proto(spec, given)
+    given, have_rows = set_fields(spec.options), spec.HasField("fragments")
     with in_field("options"):
         if "policy_version" in given:
             expected = "none for a stream, whose rounds have the current one"
             raise InvalidValueError.of("policy_version", expected=expected, got=given["policy_version"])
-        have_rows = isinstance(rounds, RowFragments)
         unfit = {"prefetch": "a stream", "blackhole": "a stream"}
         if have_rows:
             unfit["skip_failed_episodes"] = "fragments, whose rows go on from round to round"
         for name, what in unfit.items():
             if name in given:
                 raise InvalidValueError.of(name, expected=f"false for {what}", got="true")
+        check_first_index(given)
         _check_of_rows(given, counts_steps=not have_rows, have_rows=have_rows)
-        options = _options_of_both(given, allowed_paths)
+        messages, options = _format_of(given), _options_of_both(given, allowed_paths)
+    rounds = _rounds_from_proto(spec, given)
     return StreamRequest(
         rounds,
+        messages,
         bounds=_stream_bounds_from_proto(spec),
         apply_update=_apply_update_from_proto(spec, rounds),
         first_number=in_range("first_round_number", spec.first_round_number, 0, MAX_FIRST_INDEX),

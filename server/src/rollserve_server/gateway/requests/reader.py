@@ -12,7 +12,7 @@ from rollserve_server.admission import Admission
 from rollserve_server.errors import DomainError, joined
 from rollserve_server.futures import REQUEST_THREADS, in_request_thread
 from rollserve_server.gateway.messages.agents import has_pickle, is_pickle
-from rollserve_server.gateway.messages.fields import client_id_of, in_field, set_fields
+from rollserve_server.gateway.messages.fields import client_id_of, in_field
 from rollserve_server.gateway.messages.saved_samplers import read_saved_sampler
 from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
 from rollserve_server.identity import Scope
@@ -43,7 +43,6 @@ _MAX_INLINE_BYTES = 1 << 14
 """Largest size of a request that is read in the event loop: that takes some milliseconds at most."""
 _LOOK_SECONDS, _MAX_WAITING = 1.0, 1 << 20
 """How often waiting requests look whether a thread is free; length of the queue, which no number of RPCs reaches."""
-
 
 _Needed = Iterator[tuple[Scope, str]]
 _PICKLE = Scope.PICKLE, "a pickled agent"
@@ -107,7 +106,7 @@ def restoration_from_proto(request: samplers_pb2.RestoreSamplerRequest, allowed_
     parse_record = functools.partial(parse, saved_sampler_pb2.SavedRecord)
     with in_field("data"):
         saved = read_saved_sampler(request.data, parse_record, allowed_paths)
-    return Restoration(saved, client_id_of(set_fields(request)))
+    return Restoration(saved, client_id_of({"client_id": request.client_id}))  # without a copy of the data
 
 
 def read_saved_file(data: bytes, allowed_paths: Collection[Path]) -> SavedSampler:
