@@ -10,10 +10,12 @@ from scope_table import EVERYTHING, PAGE, REQUESTS, SERVICE, Asker, asking, tabl
 from support import check_error
 
 from rollserve import Reason
-from rollserve_server.gateway.access import SCOPES
+from rollserve_server.gateway.service import RPCS
 from rollserve_server.identity import Grant, Scope
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import samplers_pb2
+
+SCOPES = {rpc.name: rpc.scope for rpc in RPCS} | {"ServerReflectionInfo": Scope.STATUS}
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rollserve_wire.parameter_updates import read_parameters_update, write_parameters_update
 from rollserve_wire.tensors import named_tensors_from_proto, named_tensors_to_proto
-from rollserve_wire.v1 import agent_pb2
+from rollserve_wire.v1 import agent_pb2, tensor_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 DTYPES = ["?", "i1", "u1", "i2", "f2", "i4", "u4", ">f4", "f4", "i8", "u8", "f8"]
@@ -94,3 +95,24 @@ def test_other_requests_are_not_read() -> None:
     ):
         assert read_parameters_update(request.SerializeToString()) is None
     assert read_parameters_update(b"\xff") is None
+
+
+def _of_tensors(*tensors: tensor_pb2.NamedTensor) -> pb.UpdateAgentRequest:
+    return pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(parameters=agent_pb2.Parameters(tensors=tensors)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _of_tensors(*named_tensors_to_proto({f"{i}": np.zeros(()) for i in range(4097)})).SerializeToString(),
+        _of_tensors(tensor_pb2.NamedTensor(name="n" * 4097)).SerializeToString(),
+        _of_tensors(tensor_pb2.NamedTensor(tensor=tensor_pb2.Tensor(shape=[1] * 2000))).SerializeToString(),
+        pb.UpdateAgentRequest(sampler="s" * 4097, all_workers=_of_tensors().all_workers).SerializeToString(),
+        pb.UpdateAgentRequest(skip_if_identical=True).SerializeToString() * 17 + _of_tensors().SerializeToString(),
+    ],
+    ids=["tensors", "name", "shape", "sampler", "fields"],
+)
+def test_update_with_more_than_clients_write_is_left_to_the_generated_classes(data: bytes) -> None:
+    """Their reader bounds what it makes of a request before it makes anything."""
+    assert read_parameters_update(data) is None
+    assert read_parameters_update(_of_tensors().SerializeToString()) is not None

@@ -22,7 +22,6 @@ from raw_calls import BIG, SERVICE, careless, end_of, serving, soon
 import rollserve
 from rollserve_server.gateway.health import Health
 from rollserve_server.gateway.requests.intake import Intake
-from rollserve_server.gateway.rpcs.handlers import unary_handler
 from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
 from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.gateway.rpcs.places import Places
@@ -236,7 +235,7 @@ async def test_request_that_arrives_as_its_rpc_ends_is_freed() -> None:
         raise AssertionError("the request is larger than small ones may be")
 
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
-    handlers = {"Call": unary_handler(rpcs, "Call", respond)}
+    handlers = {"Call": rpcs.unary_handler("Call", respond)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("x", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -68,7 +68,7 @@ class _Knowing(Authentication):
 
 
 def _access(name: str) -> Access:
-    return Access(_Knowing(name), "default")
+    return Access(_Knowing(name), "default", {"UpdateAgent": Scope.AGENT_WRITE})
 
 
 class Rpcs:

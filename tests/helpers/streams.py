@@ -12,7 +12,7 @@ from pools import adds_up, sample
 
 import rollserve
 from rollserve._calls.base_round_stream import RoundReader
-from rollserve_server.gateway.responses import delivered_messages, round_response, sample_response
+from rollserve_server.gateway.responses import delivered_messages, response_of
 from rollserve_server.pool import (
     Account,
     ApplyUpdate,
@@ -103,13 +103,13 @@ class Receiving:
                 for message in delivered_messages(item):
                     self._reader.read(message.data)
             case StreamRound():
-                return self._reader.read(round_response(item))
+                return self._reader.read(response_of(pb.StreamSamplesResponse, item))
             case Progress():
                 self.progress = item
             case Account():
                 self.account = item
             case Beginning():
-                self._reader.read(sample_response(item, None))
+                self._reader.read(response_of(pb.StreamSamplesResponse, item))
         return None
 
 

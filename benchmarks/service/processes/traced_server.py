@@ -29,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +89,9 @@ class _Trace:
         self._add("received")
         return data
 
-    @contextlib.asynccontextmanager
-    async def _update_received(self, original: Callable[..., Any], *args: Any) -> AsyncGenerator[bytes, None]:
-        async with original(*args) as data:
-            self._add("received")
-            yield data
-            self._add("updated")
+    async def _update_received(self, original: Callable[..., Awaitable[bytes]], intake: Intake, rpc: OpenRpc) -> bytes:
+        rpc.held.callback(self._add, "updated")
+        return await self._received(original, intake, rpc)
 
     def _ordered(self, original: Callable[..., Any], worker: RayWorker, order: Any) -> Any:
         number = next(self._orders)

@@ -1,4 +1,8 @@
-"""Update requests that carry parameters, which may be large: read as views of the bytes, and written with one copy."""
+"""Update requests that carry parameters, which may be large: read as views of the bytes, and written with one copy.
+
+The generated classes would hold a decoded copy of all arrays beside the bytes. What is read here is bounded as it is
+read: everything but arrays is left to the generated classes if there is more of it than Rollserve's clients write.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,8 @@ _PARAMETERS = keys_of(AgentUpdate.DESCRIPTOR)["parameters"]
 _TENSORS = keys_of(Parameters.DESCRIPTOR)["tensors"]
 
 _MIN_UNALIGNED_BYTES = 1 << 20  # smaller arrays are copied, so that their elements are aligned
+_MAX_REST_FIELDS, _MAX_REST_BYTES, _MAX_TENSORS = 16, 4096, 4096
+"""Fields beside the update, and their bytes together; arrays."""
 
 
 class ParametersUpdate(NamedTuple):
@@ -49,6 +55,11 @@ class ParametersUpdate(NamedTuple):
 
     request: UpdateAgentRequest
     parameters: dict[str, np.ndarray]
+
+    @property
+    def sampler(self) -> str:
+        """Name of the sampler in the request."""
+        return self.request.sampler
 
 
 def write_parameters_update(request: UpdateAgentRequest, parameters: Mapping[str, np.ndarray]) -> bytes:
@@ -76,7 +87,7 @@ def read_parameters_update(data: bytes) -> ParametersUpdate | None:
     The arrays are read-only. Arrays of at least 1 MiB are views of the bytes.
 
     Returns:
-        None for any other request, and for bytes that the generated classes have to parse.
+        None for any other request, and for bytes that the generated classes have to parse, within the reader's bounds.
     """
     view = memoryview(data)
     try:
@@ -84,14 +95,16 @@ def read_parameters_update(data: bytes) -> ParametersUpdate | None:
         for key, before, begin, end in fields(view, 0, len(view)):
             if key == _ALL_WORKERS and update is None:
                 update = begin, end
-            elif key in _REST:
+            elif key in _REST and len(rest) < _MAX_REST_FIELDS:
                 rest.append(view[before:end])
             else:
                 return None
-        if update is None:
+        if update is None or sum(map(len, rest)) > _MAX_REST_BYTES:
             return None
         parameters: dict[str, np.ndarray] = {}
         for start, stop in _tensors(view, *update):
+            if len(parameters) >= _MAX_TENSORS:
+                return None
             add_named_tensor(parameters, view, start, stop, is_column=False)
         parameters = {name: _aligned(array) for name, array in parameters.items()}
         return ParametersUpdate(UpdateAgentRequest.FromString(b"".join(rest)), parameters)
@@ -101,10 +114,9 @@ def read_parameters_update(data: bytes) -> ParametersUpdate | None:
 
 def _tensors(view: memoryview, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each tensor in an AgentUpdate; raise UnusualError unless it has parameters."""
-    contents = list(fields(view, start, stop))
-    if [key for key, *_ in contents] != [_PARAMETERS]:
+    key, _, first, last = next(fields(view, start, stop), (0, 0, 0, 0))
+    if key != _PARAMETERS or last != stop:
         raise UnusualError
-    _, _, first, last = contents[0]
     for key, _, begin, end in fields(view, first, last):
         if key != _TENSORS:
             raise UnusualError

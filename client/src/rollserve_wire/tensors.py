@@ -63,6 +63,8 @@ _DATA_TYPES = {dtype: data_type for data_type, dtype in _DTYPES.items()}
 
 _MAX_DIMENSIONS = 32
 _MAX_ELEMENTS = 1 << 59  # more than any machine holds; numpy can count the bytes of as many
+_MAX_NAME_BYTES, _MAX_HEAD_FIELDS, _MAX_HEAD_BYTES = 4096, 4, 1024
+"""What is read of a name, and of a tensor beside its elements; the generated classes parse more."""
 
 NO_TENSOR = Tensor()
 
@@ -196,14 +198,15 @@ def add_named_tensor(
             brackets.
         UnusualError, IndexError, DecodeError: bytes that the generated classes have to parse.
     """
-    name, tensor = "", None
+    found, tensor = None, None
     for key, _, begin, end in fields(data, start, stop):
-        if key == _NAME:
-            name = _decode(data[begin:end])
+        if key == _NAME and found is None and end - begin <= _MAX_NAME_BYTES:
+            found = _decode(data[begin:end])
         elif key == _TENSOR and tensor is None:
             tensor = begin, end
         else:
             raise UnusualError
+    name = found or ""
     with in_named(name):
         if name in columns:
             raise ValueError(mismatch("unique names", "this name twice"))
@@ -215,16 +218,18 @@ def add_named_tensor(
 
 def read_tensor(data: memoryview, start: int, stop: int, *, is_column: bool = True) -> np.ndarray:
     """Return the array of a Tensor, whose other fields the generated class parses; raises as `add_named_tensor`."""
-    elements, rest = data[:0], []
+    elements, rest = None, []
     for key, before, begin, end in fields(data, start, stop):
-        if key == _DATA:
+        if key == _DATA and elements is None:
             elements = data[begin:end]
-        else:
+        elif key != _DATA and len(rest) < _MAX_HEAD_FIELDS and end - before <= _MAX_HEAD_BYTES:
             rest.append(data[before:end])
+        else:
+            raise UnusualError
     head = Tensor.FromString(b"".join(rest))
     if head.compression and not is_column:
         raise UnusualError
-    return array_from_tensor(head, elements)
+    return array_from_tensor(head, data[:0] if elements is None else elements)
 
 
 def plain_tensor(array: np.ndarray) -> list[bytes | memoryview]:

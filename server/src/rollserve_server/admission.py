@@ -209,7 +209,8 @@ class Admission:
         self._queue.append(ticket)
         stack.callback(self._leave, ticket)
         self._admit_waiting()
-        self._shorten_queue()
+        if len(self._queue) > self._max_waiting:
+            self._shorten_queue()
         while not ticket.admitted.done():
             # A client that stops reading raises no event, so look again at each tick.
             if not (await asyncio.wait({ticket.admitted}, timeout=self._tick_seconds))[0]:
@@ -219,8 +220,6 @@ class Admission:
 
     def _shorten_queue(self) -> None:
         """Refuse a call if the queue is too long: the last one of the client, and then the address, with the most."""
-        if len(self._queue) <= self._max_waiting:
-            return
         waiting = self._waiting()
         if len(waiting) <= self._max_waiting:
             return
@@ -373,7 +372,7 @@ class ConnectionAdmission:
         self._by_peer: dict[str, Admission] = {}
         self._num_calls: Counter[str] = Counter()
 
-    async def admit(self, stack: contextlib.AsyncExitStack, receiver: Receiver) -> None:
+    async def admit(self, stack: contextlib.AsyncExitStack | contextlib.ExitStack, receiver: Receiver) -> None:
         """Wait until the call is admitted; it runs until the stack is closed.
 
         Raises:

@@ -24,17 +24,16 @@ class Tracing:
     """Makes a span for each RPC that is traced."""
 
     def __init__(self, settings: TracingSettings) -> None:
-        """Connect to the collector, if there is one.
+        """Connect to the collector that the settings name.
 
         Raises:
-            NotFoundError: there is one, and OpenTelemetry is not installed.
+            NotFoundError: OpenTelemetry is not installed.
         """
-        self._collector = None
-        if settings.otlp_endpoint is not None:
-            check_tracing(settings)
-            from rollserve_server.spans import SpanCollector
+        assert settings.otlp_endpoint is not None  # noqa: S101
+        check_tracing(settings)
+        from rollserve_server.spans import SpanCollector
 
-            self._collector = SpanCollector(settings.otlp_endpoint, settings.trace_ratio)
+        self._collector = SpanCollector(settings.otlp_endpoint, settings.trace_ratio)
 
     def begin_rpc(
         self, name: str, began: float, metadata: Callable[[], Iterable[tuple[str, str | bytes]] | None]
@@ -46,16 +45,13 @@ class Tracing:
             began: when it began (`time.monotonic`).
             metadata: returns its metadata, where a client may name the span that it is part of.
         """
-        if self._collector is None:
-            return None
         span = self._collector.begin(name, began, metadata() or ())
         _rpc_span.set(span)
         return span
 
     def close(self) -> None:
         """Send what is left, for at most a few seconds."""
-        if self._collector is not None:
-            self._collector.close()
+        self._collector.close()
 
 
 def check_tracing(settings: TracingSettings) -> None:

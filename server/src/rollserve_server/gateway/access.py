@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from rollserve_server.errors import InvalidValueError, NotAllowedError
-from rollserve_server.identity import Scope
+from rollserve_server.identity import ANONYMOUS
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rollserve_server.identity import Authentication, Principal
+    from rollserve_server.identity import Authentication, Principal, Scope
 
-__all__ = ["SAMPLER_KEY", "SCOPES", "Access", "Client", "check_scope"]
+__all__ = ["SAMPLER_KEY", "Access", "Client", "check_scope"]
 
 SAMPLER_KEY = "rollserve-sampler"
 """Key of the metadata that names the sampler, so that nobody has to read the request to know it."""
-
-SCOPES: Mapping[str, Scope] = {
-    "GetSampler": Scope.STATUS,
-    "GetMetrics": Scope.STATUS,
-    "ListSamplers": Scope.STATUS,
-    "CreateSampler": Scope.SAMPLER_ADMIN,
-    "DeleteSampler": Scope.SAMPLER_ADMIN,
-    "SaveSampler": Scope.SAMPLER_ADMIN,
-    "RestoreSampler": Scope.SAMPLER_ADMIN,
-    "ListAgentVersions": Scope.STATUS,
-    "ServerReflectionInfo": Scope.STATUS,
-    "ObtainSamples": Scope.SAMPLE,
-    "ObtainExactEpisodes": Scope.SAMPLE,
-    "StreamSamples": Scope.SAMPLE,
-    "RenderEpisode": Scope.SAMPLE,
-    "Evaluate": Scope.SAMPLE,
-    "EvaluatePopulation": Scope.SAMPLE,
-    "RecordDataset": Scope.DATA_WRITE,
-    "ReadDataset": Scope.DATA_READ,
-    "GetAgentParameters": Scope.AGENT_READ,
-    "GetAgent": Scope.AGENT_READ,
-    "UpdateAgent": Scope.AGENT_WRITE,
-    "UpdateEnv": Scope.ENV_WRITE,
-    "CallEnvironments": Scope.ENV_WRITE,
-    "ResizePool": Scope.POOL_RESIZE,
-}
-"""Scope that each RPC needs on its sampler. An RPC without a line here is refused, whoever asks."""
-
-_OF_THE_SERVER = ("ListSamplers", "ServerReflectionInfo")
-"""RPCs that are of no sampler: whoever has the scope on any sampler may call them."""
 
 
 class Client(Protocol):
@@ -69,15 +39,30 @@ class Access:
         own_sampler: name of the sampler that requests without a name are for.
     """
 
-    def __init__(self, authentication: Authentication, own_sampler: str) -> None:
-        """Decide by the principals that this finds."""
+    def __init__(
+        self,
+        authentication: Authentication,
+        own_sampler: str,
+        scopes: Mapping[str, Scope],
+        of_server: Collection[str] = (),
+    ) -> None:
+        """Decide by the principals that the authentication finds.
+
+        Args:
+            authentication: finds principals.
+            own_sampler: name of the sampler that requests without a name are for.
+            scopes: scope that each RPC needs on its sampler, by its name; any other RPC is refused, whoever asks.
+            of_server: names of the RPCs of no sampler: whoever has the scope on any sampler may call them.
+        """
         self._authentication = authentication
         self.own_sampler = own_sampler
+        self._scopes = scopes
+        self._of_server = of_server
 
     def principal_of(self, client: Client) -> Principal:
         """Return who the client is; raise UnauthenticatedError if it does not prove that."""
         if not self._authentication.is_required:
-            return self._authentication.principal_of((), {})
+            return ANONYMOUS
         return self._authentication.principal_of(_values(client, "authorization"), client.auth_context())
 
     def named_sampler(self, client: Client) -> str:
@@ -89,10 +74,12 @@ class Access:
 
     def check(self, principal: Principal, rpc: str, sampler: str) -> None:
         """Raise NotAllowedError unless a principal may call an RPC of a sampler, or one of the server."""
-        scope = SCOPES.get(rpc)
-        if rpc in _OF_THE_SERVER and scope is not None and principal.has_somewhere(scope):
-            return
-        check_scope(principal, scope, rpc, sampler)
+        scope = self._scopes.get(rpc)
+        if scope is None or not (principal.has(scope, sampler) or self._suffices_anywhere(principal, scope, rpc)):
+            check_scope(principal, scope, rpc, sampler)
+
+    def _suffices_anywhere(self, principal: Principal, scope: Scope, rpc: str) -> bool:
+        return rpc in self._of_server and principal.has_somewhere(scope)
 
 
 def check_scope(principal: Principal, scope: Scope | None, what: str, sampler: str) -> None:

@@ -16,11 +16,13 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from rollserve_server.agents import content_hash
 from rollserve_server.errors import shorten
+from rollserve_server.futures import in_request_thread
 
 if TYPE_CHECKING:
     from rollserve_server.identity import Principal
+    from rollserve_server.pool import AgentUpdated, EnvUpdated
 
-__all__ = ["AuditLog", "AuditedRpc", "check_audit_log", "digest_of"]
+__all__ = ["AuditLog", "AuditedRpc", "change", "check_audit_log", "note_agent_update", "note_env_update"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,27 +45,19 @@ class AuditedRpc(Protocol):
     sampler: str
     began: float
     changes: dict[str, object]
+    is_audited: bool
 
 
 class AuditLog:
-    """Adds lines to the file, or to standard error. Without a file, does nothing."""
+    """Adds lines to the file, or to standard error."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path) -> None:
         """Open the file.
 
         Raises:
             OSError: it cannot be opened.
         """
-        self._handler: logging.Handler | None = None
-        if path == _STDERR:
-            self._handler = _Stderr(sys.stderr)
-        elif path is not None:
-            self._handler = _File(path)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether anything is written."""
-        return self._handler is not None
+        self._handler: logging.Handler = _Stderr(sys.stderr) if path == _STDERR else _File(path)
 
     def write(self, rpc: AuditedRpc, status: str, reason: str) -> None:
         """Write the line of an RPC that ends.
@@ -73,8 +67,6 @@ class AuditLog:
             status: name of its status.
             reason: reason of its error, or an empty text.
         """
-        if self._handler is None:
-            return
         record = {
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             "request_id": rpc.request_id,
@@ -92,8 +84,7 @@ class AuditLog:
 
     def close(self) -> None:
         """Close the file."""
-        if self._handler is not None:
-            self._handler.close()
+        self._handler.close()
 
 
 def check_audit_log(path: Path | None) -> None:
@@ -102,7 +93,39 @@ def check_audit_log(path: Path | None) -> None:
         _open(path).close()
 
 
-def digest_of(values: Iterable[object]) -> str:
+def change(before: object, after: object) -> dict[str, object]:
+    """Return what an RPC changed, as the log has it."""
+    return {"before": before, "after": after}
+
+
+async def note_agent_update(rpc: AuditedRpc, updated: AgentUpdated) -> None:
+    """Note an update of the agent among the changes of its RPC."""
+    if rpc.is_audited:
+        rpc.changes["agent"] = await in_request_thread(_agent_change, updated)
+
+
+async def note_env_update(rpc: AuditedRpc, updated: EnvUpdated) -> None:
+    """Note an update of the environment among the changes of its RPC."""
+    if rpc.is_audited:
+        rpc.changes["environment"] = await in_request_thread(_env_change, updated)
+
+
+def _agent_change(updated: AgentUpdated) -> dict[str, object]:
+    before, after = updated.replaced, updated.agents
+    return change(
+        None if before is None else {"version": updated.version - 1, "digest": _digest_of(before)},
+        {"version": updated.version, "digest": _digest_of(after)},
+    )
+
+
+def _env_change(updated: EnvUpdated) -> dict[str, object]:
+    return change(
+        {"version": updated.version - 1, "digest": _digest_of(updated.replaced_specs)},
+        {"version": updated.version, "digest": _digest_of(updated.specs)},
+    )
+
+
+def _digest_of(values: Iterable[object]) -> str:
     """Return a SHA-256 digest, in hex, of agents or environments: of one alone, or of one for each worker or row.
 
     The digest of a single agent is the content hash that `ListAgentVersions` tells.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import logging
 import os
@@ -37,6 +38,8 @@ _Address = tuple[str, int]
 
 _log = logging.getLogger(__name__)
 
+_MAX_KNOWN = 4096
+"""Connections whose addresses are remembered."""
 _NETWORK_BITS = 64
 """Leading bits of an IPv6 address that name a network; its owner has all addresses in it."""
 
@@ -156,11 +159,13 @@ def _traffic(number: int) -> tuple[_Address, int] | None:
             connection.detach()
 
 
+@functools.lru_cache(maxsize=_MAX_KNOWN)
 def charged_peer(peer: str) -> str:
     """Return whom a connection is charged to, given its name from gRPC, such as `ipv4:10.0.0.1:4711`."""
     return charged_host(_address_of(peer)[0])
 
 
+@functools.lru_cache(maxsize=_MAX_KNOWN)
 def _address_of(peer: str) -> tuple[str, int]:
     """Return host and port of a connection's client, given its name from gRPC; port 0 for other kinds of sockets."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")

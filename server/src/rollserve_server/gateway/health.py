@@ -7,7 +7,7 @@ library waits for each of its watchers before it goes on, and accepts requests o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -15,7 +15,6 @@ from grpc_health.v1 import health_pb2
 
 from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway.requests.parsing import parse
-from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
 from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_wire.reasons import Reason
@@ -66,11 +65,11 @@ class Health:
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that routes RPCs to the methods."""
         handlers = {
-            "Check": unary_handler(self._rpcs, "Check", self.check, is_awaited=False),
-            "Watch": stream_handler(self._rpcs, "Watch", self.watch, is_awaited=False, limits_unread=False),
+            "Check": self._rpcs.unary_handler("Check", self.check, is_awaited=False),
+            "Watch": self._rpcs.stream_handler("Watch", self.watch, is_awaited=False, limits_unread=False),
         }
         if _HAS_LIST:
-            handlers["List"] = unary_handler(self._rpcs, "List", self.list, is_awaited=False)
+            handlers["List"] = self._rpcs.unary_handler("List", self.list, is_awaited=False)
         return grpc.method_handlers_generic_handler(HEALTH_SERVICE, handlers)
 
     def start_serving(self) -> None:
@@ -101,7 +100,7 @@ class Health:
         status = health_pb2.HealthCheckResponse(status=self._status)
         return health_pb2.HealthListResponse(statuses=dict.fromkeys(self._services, status))
 
-    async def watch(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    async def watch(self, rpc: OpenRpc) -> None:
         """Answer `Watch`. A client that reads late gets the newest status next, and none of those in between.
 
         Raises:
@@ -115,7 +114,7 @@ class Health:
                 status = self._status if is_known else health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
                 if status != reported:
                     reported = status
-                    yield bytes(health_pb2.HealthCheckResponse(status=status).SerializeToString())
+                    await rpc.write(health_pb2.HealthCheckResponse(status=status).SerializeToString())
                 else:
                     await changed.wait()
 

@@ -6,13 +6,12 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from rollserve_server.datasets import DatasetReader, max_read_bytes
+from rollserve_server.datasets import DatasetReader
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.futures import in_request_thread
-from rollserve_server.gateway.rpcs.places import Places
-from rollserve_server.machine import memory_bytes
 from rollserve_server.pool import Account, AtLeast, Beginning, Delivery, Progress, SampleRequest
 from rollserve_wire.v1 import datasets_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve_server.datasets import DataFolder, DrawnBatch
@@ -20,79 +19,64 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.pool import Pool
 
-__all__ = ["DatasetReads"]
+__all__ = ["read"]
 
-_MAX_READS, _MAX_CLIENT_READS = 16, 4
-"""Reads at a time, in all and by client."""
 _PROGRESS_SECONDS = 1.0
 
-ReadItem = datasets_pb2.DatasetBeginning | bytes | Delivery | Progress | Account | datasets_pb2.DatasetBatchEnd
+ReadItem = pb.ReadDatasetResponse | bytes | Delivery | Progress | Account
 """Item of a read: its beginning; messages of files and of live episodes, progress, and the end of each batch."""
 
 
-def _num_reads() -> int:
-    """Return the number of reads at a time: their processes take at most a half of the machine's memory together."""
-    return max(min(memory_bytes() // 2 // max_read_bytes(), _MAX_READS), 1)
+async def read(request: ReadRequest, folder: DataFolder, pool: Pool, rpc: OpenRpc) -> AsyncGenerator[ReadItem, None]:
+    """Read batches from a folder in a process of its own, until a source ends.
+
+    Raises:
+        OverLimitError: batches that are too large.
+        NotAllowedError, NotFoundError: a path that leaves the folder, or that names nothing.
+        NotReadyError: files that cannot be read.
+        DomainError: as of `Pool.sample`, for live episodes.
+    """
+    reader = await DatasetReader.start(await in_request_thread(_opening, request, folder))
+    try:
+        contents = [datasets_pb2.DatasetContent.FromString(each) for each in reader.contents]
+        yield pb.ReadDatasetResponse(beginning=datasets_pb2.DatasetBeginning(contents=contents))
+        while True:
+            while not await reader.wait(_PROGRESS_SECONDS):
+                yield Progress(0)
+            drawn = await reader.next()
+            if drawn is None:
+                return
+            for message in drawn.messages:
+                yield message
+            if drawn.is_live:
+                async with contextlib.aclosing(_live(request, drawn, pool, rpc)) as items:
+                    async for item in items:
+                        yield item
+            yield pb.ReadDatasetResponse(end=_end_of(drawn))
+    finally:
+        reader.close()
 
 
-class DatasetReads:
-    """Reads of datasets, a bounded number at a time. Each has a process of its own."""
-
-    def __init__(self, folder: DataFolder) -> None:
-        """Read from the folder."""
-        self._folder = folder
-        self._places = Places("reads of datasets", _num_reads(), max_of_client=_MAX_CLIENT_READS)
-
-    async def read(self, request: ReadRequest, pool: Pool, rpc: OpenRpc) -> AsyncGenerator[ReadItem, None]:
-        """Read batches, until a source ends.
-
-        Raises:
-            OverLimitError: too many reads, or batches that are too large.
-            NotAllowedError, NotFoundError: a path that leaves the folder, or that names nothing.
-            NotReadyError: files that cannot be read.
-            DomainError: as of `Pool.sample`, for live episodes.
-        """
-        with self._places.held_by(rpc):
-            reader = await DatasetReader.start(await in_request_thread(self._opening, request))
-            try:
-                contents = [datasets_pb2.DatasetContent.FromString(each) for each in reader.contents]
-                yield datasets_pb2.DatasetBeginning(contents=contents)
-                while True:
-                    while not await reader.wait(_PROGRESS_SECONDS):
-                        yield Progress(0)
-                    drawn = await reader.next()
-                    if drawn is None:
-                        return
-                    for message in drawn.messages:
-                        yield message
-                    if drawn.is_live:
-                        async with contextlib.aclosing(_live(request, drawn, pool, rpc)) as items:
-                            async for item in items:
-                                yield item
-                    yield _end_of(drawn)
-            finally:
-                reader.close()
-
-    def _opening(self, request: ReadRequest) -> dict[str, object]:
-        """Return the request that opens the files."""
-        files: list[dict[str, object] | None] = []
-        for number, (paths, options) in enumerate(zip(request.paths, request.files, strict=True)):
-            if paths is None or options is None:
-                files.append(None)
-                continue
-            with within(f"sources[{number}].files"):
-                found = [str(path) for path in self._folder.files(paths)]
-            files.append({**options, "path": found, "folder": self._folder.root})
-        return {
-            "files": files,
-            "weights": request.weights,
-            "positions": request.positions,
-            "num_drawn": request.num_drawn,
-            "batch_size": request.batch_size,
-            "mix_seed": request.mix_seed,
-            "until": "last" if request.until_last else "first",
-            "max_message_bytes": request.messages.max_message_bytes,
-        }
+def _opening(request: ReadRequest, folder: DataFolder) -> dict[str, object]:
+    """Return the request that opens the files."""
+    files: list[dict[str, object] | None] = []
+    for number, (paths, options) in enumerate(zip(request.paths, request.files, strict=True)):
+        if paths is None or options is None:
+            files.append(None)
+            continue
+        with within(f"sources[{number}].files"):
+            found = [str(path) for path in folder.files(paths)]
+        files.append({**options, "path": found, "folder": folder.root})
+    return {
+        "files": files,
+        "weights": request.weights,
+        "positions": request.positions,
+        "num_drawn": request.num_drawn,
+        "batch_size": request.batch_size,
+        "mix_seed": request.mix_seed,
+        "until": "last" if request.until_last else "first",
+        "max_message_bytes": request.messages.max_message_bytes,
+    }
 
 
 async def _live(

@@ -20,8 +20,6 @@ from rollserve_server.errors import CallTooLongError, DomainError, InvalidValueE
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.responses import delivered_messages
-from rollserve_server.gateway.rpcs.places import Places
-from rollserve_server.machine import memory_bytes
 from rollserve_server.pool import (
     Account,
     AtLeast,
@@ -37,6 +35,7 @@ from rollserve_wire.environments import env_spec_to_proto
 from rollserve_wire.reasons import Reason
 from rollserve_wire.spaces import space_to_proto
 from rollserve_wire.v1 import datasets_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve_server.datasets import DataFolder, Written
@@ -55,8 +54,6 @@ _MAX_WAITING_BYTES = 32 << 20
 """Bytes of messages that wait at most for the addition before them."""
 _ADD_SECONDS = 1.0
 """How often there is an addition, and a report, at least."""
-_MAX_RECORDINGS, _MAX_CLIENT_RECORDINGS, _RECORDING_BYTES = 16, 8, 512 << 20
-"""Recordings at a time, in all and by client; memory of the process of each that counts, of a half of the machine's."""
 _END_SECONDS = 30.0
 """How long the process may take for what it was given, once the recording ends."""
 _CLAIM_SECONDS = 2.0
@@ -71,12 +68,10 @@ class Recordings:
         self._folder = folder
         self._private = private
         self._claims: dict[Path, _Claim] = {}
-        num_recordings = max(min(memory_bytes() // 2 // _RECORDING_BYTES, _MAX_RECORDINGS), 1)
-        self._places = Places("recordings", num_recordings, max_of_client=_MAX_CLIENT_RECORDINGS)
 
     async def record(
         self, request: RecordingRequest, pool: Pool, rpc: OpenRpc
-    ) -> AsyncGenerator[datasets_pb2.RecordingProgress | datasets_pb2.Recording | Account, None]:
+    ) -> AsyncGenerator[pb.RecordDatasetResponse | Account, None]:
         """Record a dataset; yield how far it is, the accounts of calls, and at last what has been recorded.
 
         Closing the iterator early ends the recording, as an error does: whole episodes that have arrived are written.
@@ -85,11 +80,10 @@ class Recordings:
             InvalidValueError: the request does not go with the pool, or the name is no id.
             NotAllowedError: the operator does not allow the path.
             NotReadyError: the dataset is recorded by another call, or was recorded otherwise.
-            OverLimitError: too many recordings, of the same client or in all; or the disk is full.
+            OverLimitError: the disk is full.
             DomainError: as of `Pool.sample`.
         """
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self._places.held_by(rpc))
             folder = self._folder.dataset(request.dataset)
             claim = await stack.enter_async_context(self._claimed(folder))
             status = pool.status()
@@ -184,7 +178,7 @@ class _Job:
         self._progress = Progress(0)
         self._account: Account | None = None
 
-    async def run(self) -> AsyncGenerator[datasets_pb2.RecordingProgress | datasets_pb2.Recording | Account, None]:
+    async def run(self) -> AsyncGenerator[pb.RecordDatasetResponse | Account, None]:
         """Sample until the dataset is as long as requested; yields as `Recordings.record`."""
         yield self._reported()
         while (target := self._left()) is not None:
@@ -216,7 +210,7 @@ class _Job:
         finally:
             await self._recorder.close()
 
-    async def _sampled(self, target: InAll | AtLeast) -> AsyncGenerator[datasets_pb2.RecordingProgress | Account, None]:
+    async def _sampled(self, target: InAll | AtLeast) -> AsyncGenerator[pb.RecordDatasetResponse | Account, None]:
         """Make a call, and hand over what it delivers."""
         async with contextlib.aclosing(self._pool.sample(self._sample_request(target), self._rpc)) as items:
             reported = time.monotonic()
@@ -279,16 +273,17 @@ class _Job:
         options = dataclasses.replace(self._request.options, seed=written.seed, first_index=written.next_index)
         return SampleRequest(target, _FORMAT, options, num_workers=self._request.num_workers)
 
-    def _reported(self) -> datasets_pb2.RecordingProgress:
-        return datasets_pb2.RecordingProgress(
+    def _reported(self) -> pb.RecordDatasetResponse:
+        progress = datasets_pb2.RecordingProgress(
             **_counts(self._recorder.written),
             simulated_step_count=self._progress.num_simulated_steps,
             waiting_for=self._progress.waiting_for,
         )
+        return pb.RecordDatasetResponse(progress=progress)
 
-    def _recording(self) -> datasets_pb2.Recording:
+    def _recording(self) -> pb.RecordDatasetResponse:
         written, account = self._recorder.written, self._account
-        return datasets_pb2.Recording(
+        recording = datasets_pb2.Recording(
             dataset=self._request.dataset,
             **_counts(written),
             added_episode_count=written.num_episodes - self._before.num_episodes,
@@ -299,6 +294,7 @@ class _Job:
             environment_version=0 if account is None else account.env_version,
             account=None if account is None else account_to_proto(account),
         )
+        return pb.RecordDatasetResponse(recording=recording)
 
 
 async def _with_versions(request: RecordingRequest, status: PoolStatus, pool: Pool) -> RecordingRequest:

@@ -17,19 +17,20 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from rollserve_server.admission import ConnectionAdmission
 from rollserve_server.gateway.requests.parsing import parse
-from rollserve_server.gateway.rpcs.handlers import stream_handler
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.requests.intake import Intake
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 
-__all__ = ["REFLECTION_SERVICES", "Reflection"]
+__all__ = ["REFLECTION_RPC", "REFLECTION_SERVICES", "Reflection"]
 
 _V1ALPHA: str = reflection.SERVICE_NAME
 _V1 = "grpc.reflection.v1.ServerReflection"
 REFLECTION_SERVICES = (_V1, _V1ALPHA)
 """Names under which reflection is served."""
+REFLECTION_RPC = "ServerReflectionInfo"
+"""The RPC of these services."""
 
 _MAX_ANSWERS, _MAX_CONNECTION_ANSWERS, _PATIENCE_SECONDS, _MAX_WAITING = 8, 2, 5.0, 64
 """Answers that clients have not read at a time, in all and by connection; how long others wait for a client that does
@@ -57,16 +58,15 @@ class Reflection:
 
     def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
         """Return the handlers that route RPCs to the methods."""
-        name = "ServerReflectionInfo"
-        methods = {name: stream_handler(self._rpcs, name, self._answer_all, is_awaited=False)}
+        methods = {REFLECTION_RPC: self._rpcs.stream_handler(REFLECTION_RPC, self._answer_all, is_awaited=False)}
         return [grpc.method_handlers_generic_handler(service, methods) for service in REFLECTION_SERVICES]
 
-    async def _answer_all(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    async def _answer_all(self, rpc: OpenRpc) -> None:
         while (data := await self._intake.next_query(rpc)) is not None:
             query = parse(reflection_pb2.ServerReflectionRequest, data)
             async with contextlib.AsyncExitStack() as stack:
                 await self._answer_admission.admit(stack, rpc)
-                yield await self._answer(query)
+                await rpc.write(await self._answer(query))
 
     async def _answer(self, query: Any) -> bytes:
         """Return the library's answer to one query."""

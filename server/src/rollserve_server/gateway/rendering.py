@@ -21,12 +21,11 @@ from rollserve_server.pool import (
     SampleRequest,
     SamplingOptions,
 )
-from rollserve_wire.records import message_from_record
-from rollserve_wire.v1 import episode_batch_pb2, video_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import video_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     from rollserve_server.envs import VideoForm
     from rollserve_server.gateway.messages.videos import RenderRequest
@@ -42,20 +41,15 @@ _MAX_MESSAGE_BYTES, _MAX_PART_BYTES = 256 << 20, 2 << 20
 
 
 async def rendered(
-    pool: Pool, env: RenderedEnv, request: RenderRequest, rpc: OpenRpc, count: Callable[[Account], None]
-) -> AsyncGenerator[pb.RenderEpisodeResponse, None]:
-    """Yield the responses for a video.
-
-    Args:
-        pool: the sampler.
-        env: the environment to render in.
-        request: the request.
-        rpc: the RPC.
-        count: is called with the account of the sampled episode, if there is one.
+    pool: Pool, request: RenderRequest, rpc: OpenRpc
+) -> AsyncGenerator[pb.RenderEpisodeResponse | Progress | Account, None]:
+    """Yield the responses for a video; and if its episode is sampled, the progress and account of that.
 
     Raises:
         DomainError: as of `Pool.sample` and `Pool.render`.
     """
+    is_sampled = isinstance(request.episode, SamplingOptions)
+    env = pool.rendered_env(request.env_version, request.expected, sampled=is_sampled)
     beginning = video_pb2.VideoBeginning(format=_FORMATS[request.video.format], environment_version=env.version)
     episode = request.episode
     if isinstance(episode, SamplingOptions):
@@ -63,14 +57,13 @@ async def rendered(
         options = dataclasses.replace(
             episode, env_version=env.version, seed=pool.own_seed if episode.seed is None else episode.seed
         )
-        async with contextlib.aclosing(_sampled(pool, env, options, rpc, collector, count)) as items:
+        async with contextlib.aclosing(_sampled(pool, env, options, rpc, collector)) as items:
             async for item in items:
-                if isinstance(item, Progress):
-                    progress = message_from_record(episode_batch_pb2.Progress, item)
-                    yield pb.RenderEpisodeResponse(progress=progress)
-                else:
+                if isinstance(item, Beginning):
                     beginning.policy_version = item.policy_version
                     beginning.seed, beginning.episode_index = item.seed, item.first_episode_index
+                else:
+                    yield item
         episode = collector.episode()
     async for response in _parts(pool, env, episode, request, beginning):
         yield response
@@ -82,8 +75,7 @@ async def _sampled(
     options: SamplingOptions,
     rpc: OpenRpc,
     collector: EpisodeCollector,
-    count: Callable[[Account], None],
-) -> AsyncGenerator[Progress | Beginning, None]:
+) -> AsyncGenerator[Progress | Beginning | Account, None]:
     """Sample the episode of the first index, and yield what the call does beside its deliveries."""
     messages = MessageFormat(_MAX_MESSAGE_BYTES)
     sampled: AsyncGenerator[object, None]
@@ -97,11 +89,9 @@ async def _sampled(
                 if isinstance(item, Delivery):
                     for message in delivered_messages(item):
                         collector.add(message)
-                elif isinstance(item, Account):
-                    count(item)
                 elif isinstance(item, Evaluation):
-                    count(item.account)
-                elif isinstance(item, Progress | Beginning):
+                    yield item.account
+                elif isinstance(item, Progress | Beginning | Account):
                     yield item
     except DomainError as error:
         error.field = error.field.replace("options", "sampled", 1) if error.field.startswith("options") else error.field

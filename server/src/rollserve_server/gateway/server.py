@@ -19,14 +19,14 @@ from rollserve_server.gateway.certificates import CertificateFiles
 from rollserve_server.gateway.connections import ConnectionLimit, Traffic
 from rollserve_server.gateway.health import HEALTH_SERVICE, MAX_CHECK_BYTES, Health
 from rollserve_server.gateway.messages.environments import PrivateArguments
-from rollserve_server.gateway.reflection import REFLECTION_SERVICES, Reflection
+from rollserve_server.gateway.reflection import REFLECTION_RPC, REFLECTION_SERVICES, Reflection
 from rollserve_server.gateway.requests.intake import Intake
 from rollserve_server.gateway.requests.reader import RequestReader
 from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.gateway.rpcs.places import Places
-from rollserve_server.gateway.service import SAMPLER_SERVICE, SamplerService
+from rollserve_server.gateway.service import RPCS, SAMPLER_SERVICE, SamplerService
 from rollserve_server.gateway.shared_memory import SamplerRings
-from rollserve_server.identity import Authentication, ExpiryLog
+from rollserve_server.identity import Authentication, ExpiryLog, Scope
 from rollserve_server.metrics import Metrics
 from rollserve_server.tracing import Tracing
 from rollserve_wire.errors import mismatch
@@ -117,8 +117,11 @@ class Gateway:
             max_of_peer=limits.max_peer_rpcs,
             patience_seconds=_REQUEST_PATIENCE_SECONDS,
         )
-        access = Access(self._authentication, samplers.default.name)
-        self._audit_log, self._tracing = AuditLog(settings.audit_log), Tracing(settings.tracing)
+        scopes = {rpc.name: rpc.scope for rpc in RPCS} | {REFLECTION_RPC: Scope.STATUS}
+        of_server = {rpc.name for rpc in RPCS if rpc.is_of_server} | {REFLECTION_RPC}
+        access = Access(self._authentication, samplers.default.name, scopes, of_server)
+        self._audit_log = None if settings.audit_log is None else AuditLog(settings.audit_log)
+        self._tracing = None if settings.tracing.otlp_endpoint is None else Tracing(settings.tracing)
         self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics, access, self._audit_log, self._tracing)
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes, Traffic().num_received)
         rings = SamplerRings(settings.shared_memory_bytes, samplers.max_samplers)
@@ -135,7 +138,6 @@ class Gateway:
             self.metrics,
             DataFolder(settings.data_dir),
             allow_free_env=allow_free_env,
-            audits=self._audit_log.is_on,
             max_renders=settings.max_renders,
         )
         self._health = Health(_SERVICES, limits.client_stall_seconds, intake, self.metrics)
@@ -194,8 +196,10 @@ class Gateway:
                 task.cancel()
             if self._health_listener is not None:
                 await self._health_listener.stop()
-            self._audit_log.close()
-            await asyncio.to_thread(self._tracing.close)
+            if self._audit_log is not None:
+                self._audit_log.close()
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.close)
 
     def _expiries(self) -> Sequence[Expiry]:
         certificates = () if self._certificates is None else self._certificates.expiries()

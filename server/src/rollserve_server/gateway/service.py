@@ -1,104 +1,126 @@
-"""The sampler service: each method reads a request, has a pool do it, and returns what the pool gives."""
+"""The sampler service: a method for each RPC, and the table that says what each RPC needs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import inspect
 import logging
-import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import AsyncGenerator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from rollserve_server.admission import Admission, ConnectionAdmission
+from rollserve_server.datasets import max_read_bytes
 from rollserve_server.envs import check_not_free, requested, specs_of_rows
 from rollserve_server.errors import DomainError, NotAllowedError, OverLimitError, within
 from rollserve_server.futures import in_background, in_request_thread
-from rollserve_server.gateway.audit import digest_of
-from rollserve_server.gateway.following import RecordStreams, episode_records_to_proto
+from rollserve_server.gateway.audit import change, note_agent_update, note_env_update
 from rollserve_server.gateway.messages.agents import (
     agent_to_proto,
+    agent_updates_from_proto,
     agent_versions_to_proto,
     parameter_messages,
     select_parameters,
 )
-from rollserve_server.gateway.messages.environments import env_updated_to_proto
+from rollserve_server.gateway.messages.dataset_requests import read_request_from_proto, recording_request_from_proto
+from rollserve_server.gateway.messages.environments import (
+    env_call_from_proto,
+    env_updated_to_proto,
+    env_updates_from_proto,
+)
+from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
+from rollserve_server.gateway.messages.fields import MAX_WORKERS, in_range, set_fields
+from rollserve_server.gateway.messages.sample_requests import (
+    message_limit_of,
+    sample_request_from_proto,
+    stream_request_from_proto,
+)
 from rollserve_server.gateway.messages.saved_samplers import saved_sampler_parts
-from rollserve_server.gateway.messages.status import created_to_proto, status_to_proto, summary_to_proto
-from rollserve_server.gateway.reading import DatasetReads
+from rollserve_server.gateway.messages.status import (
+    created_to_proto,
+    creation_request_from_proto,
+    status_to_proto,
+    summary_to_proto,
+)
+from rollserve_server.gateway.messages.videos import render_request_from_proto
+from rollserve_server.gateway.reading import read
 from rollserve_server.gateway.recording import Recordings
 from rollserve_server.gateway.rendering import rendered
-from rollserve_server.gateway.responses import (
-    delivered_messages,
-    evaluation_response,
-    population_response,
-    read_response,
-    recording_response,
-    round_response,
-    sample_response,
-    shared_or_sent,
+from rollserve_server.gateway.requests.parsing import parse_agent_update, parse_receipt, parse_stream_spec
+from rollserve_server.gateway.requests.reader import (
+    agent_update_scopes,
+    evaluation_scopes,
+    reading_scopes,
+    recording_scopes,
+    restoration_from_proto,
+    sampling_scopes,
 )
-from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
+from rollserve_server.gateway.responses import ResponseWriter
 from rollserve_server.gateway.rpcs.places import Places
+from rollserve_server.gateway.rpcs.rpc import SERVICE, Bound, Bounds, Rpc
 from rollserve_server.identity import ANONYMOUS, Scope
-from rollserve_server.pool import (
-    MAX_STREAMS,
-    Account,
-    AgentUpdated,
-    Delivery,
-    Evaluation,
-    SamplingOptions,
-    StreamClient,
-    StreamRound,
-)
+from rollserve_server.machine import memory_bytes
+from rollserve_server.pool import DISCARD, MAX_STREAMS, StreamClient
 from rollserve_wire.reasons import Reason
 from rollserve_wire.v1 import agent_versions_pb2, samplers_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from rollserve_server.datasets import DataFolder
-    from rollserve_server.gateway.messages.environments import PrivateArguments
+    from rollserve_server.gateway.messages.dataset_requests import ReadRequest, RecordingRequest
+    from rollserve_server.gateway.messages.environments import EnvCallRequest, PrivateArguments
+    from rollserve_server.gateway.messages.fields import Updates
+    from rollserve_server.gateway.messages.status import CreationRequest
+    from rollserve_server.gateway.messages.videos import RenderRequest
+    from rollserve_server.gateway.reading import ReadItem
     from rollserve_server.gateway.requests.intake import Intake
-    from rollserve_server.gateway.requests.reader import RequestReader
+    from rollserve_server.gateway.requests.reader import RequestReader, Restoration
+    from rollserve_server.gateway.responses import PoolItem
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
     from rollserve_server.gateway.shared_memory import SamplerRings
     from rollserve_server.metrics import Metrics
-    from rollserve_server.pool import EnvUpdated, Pool, PoolStatus, SavedSampler
+    from rollserve_server.pool import (
+        Account,
+        AgentUpdate,
+        EnvUpdate,
+        EpisodeRecords,
+        EvaluationRequest,
+        PoolStatus,
+        PopulationRequest,
+        Progress,
+        SampleRequest,
+        SavedSampler,
+        StreamRequest,
+    )
     from rollserve_server.samplers import Sampler, Samplers
     from rollserve_wire.environments import EnvSpec
+    from rollserve_wire.v1 import episode_records_pb2
 
-__all__ = ["SAMPLER_SERVICE", "SamplerService"]
+__all__ = ["RPCS", "SAMPLER_SERVICE", "SamplerService"]
 
-SAMPLER_SERVICE: str = pb.DESCRIPTOR.services_by_name["SamplerService"].full_name
-
-_T = TypeVar("_T")
+SAMPLER_SERVICE: str = SERVICE.full_name
 
 _log = logging.getLogger(__name__)
 
-_MAX_PARAMETER_STREAMS, _MAX_STATUSES, _MAX_CONNECTION_STATUSES = 4, 8, 2
-"""Streams of parameters, and states of samplers that clients have not read, at a time."""
 _MAX_SMALL_STATUS = 64 << 10
 """Size of a state up to which clients that do not read it hold no place."""
-_STATUS_PATIENCE_SECONDS = 5.0
-"""How long others wait for a state that its client does not read."""
-_MAX_WAITING = 64
-"""Length of the queues for parameters and for states."""
-_MAX_WAITING_UPDATES = 256
-"""Length of each queue for updates of the agent, for updates of environments, and for calls of their methods."""
+_MAX_RECORDS = 1000
+"""Records of episodes in a response: about 60 kB, and 1 ms of the event loop."""
 _MAX_PART_BYTES = 2 << 20
 """Largest part of an agent or a saved sampler in a message."""
-_MAKING_ENVS = ("UpdateEnv", "CallEnvironments", "CreateSampler", "RestoreSampler", "ResizePool")
-_WHY_LATE = dict.fromkeys(
-    _MAKING_ENVS, "making, resetting or closing an environment may take --reset-seconds each time"
-)
-"""What may take longer than a client waits for an answer, by RPC."""
 
 
 class SamplerService:
-    """`rollserve.v1.SamplerService`; see `protos/rollserve/v1/sampler_service.proto`."""
+    """`rollserve.v1.SamplerService`; see `protos/rollserve/v1/sampler_service.proto`.
+
+    The methods behind `handler` each answer the RPC of their name; the table `RPCS` has what they are called with.
+    """
 
     def __init__(
         self,
@@ -112,7 +134,6 @@ class SamplerService:
         data_folder: DataFolder,
         *,
         allow_free_env: bool = True,
-        audits: bool = False,
         max_renders: int = 2,
     ) -> None:
         """Prepare to answer RPCs.
@@ -127,10 +148,8 @@ class SamplerService:
             metrics: counts the calls.
             data_folder: the folder with datasets.
             allow_free_env: whether requests may name environments of no profile.
-            audits: whether digests of what updates change are needed.
             max_renders: number of videos that are made at a time; 0 for none at all.
         """
-        self._audits = audits
         self._rpcs = rpcs
         self._intake = intake
         self._reader = reader
@@ -138,345 +157,242 @@ class SamplerService:
         self._rings = rings
         self._private = private
         self._metrics = metrics
+        self._data_folder = data_folder
         self._allow_free_env = allow_free_env
-        self._record_streams = RecordStreams()
-        self._stream_places: weakref.WeakKeyDictionary[Sampler, Places] = weakref.WeakKeyDictionary()
-        self._queues: weakref.WeakKeyDictionary[Sampler, dict[str, Admission]] = weakref.WeakKeyDictionary()
-        self._recordings = Recordings(data_folder, private)
-        self._reads = DatasetReads(data_folder)
-        # A stream keeps its version's parameters in memory, also after the pool has evicted the version.
-        self._parameter_admission = Admission(
-            _MAX_PARAMETER_STREAMS,
-            1.0,
-            max_stalled=_MAX_PARAMETER_STREAMS,
-            max_waiting=_MAX_WAITING,
-            max_of_client=_MAX_PARAMETER_STREAMS // 2,
-        )
         self._max_renders = max_renders
-        self._render_admission = Admission(
-            max(max_renders, 1),
-            1.0,
-            max_stalled=max_renders,
-            max_waiting=_MAX_WAITING,
-            max_of_client=max(max_renders - 1, 1),
-        )
-        self._status_admission = ConnectionAdmission(
-            _MAX_STATUSES, _MAX_CONNECTION_STATUSES, _STATUS_PATIENCE_SECONDS, max_waiting=_MAX_WAITING
-        )
+        self._recordings = Recordings(data_folder, private)
+        limits = {"max_stalled": max_renders, "max_of_client": max(max_renders - 1, 1)}
+        self._bounds = Bounds({_VIDEOS: Admission(max(max_renders, 1), 1.0, max_waiting=_MAX_WAITING, **limits)})
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that routes RPCs to the methods."""
-        unary = {
-            "UpdateAgent": self.update_agent,
-            "UpdateEnv": self.update_env,
-            "CallEnvironments": self.call_environments,
-            "ResizePool": self.resize_pool,
-            "ListAgentVersions": self.list_agent_versions,
-            "CreateSampler": self.create_sampler,
-            "DeleteSampler": self.delete_sampler,
-            "ListSamplers": self.list_samplers,
-            "RestoreSampler": self.restore_sampler,
-        }
-        streams: dict[str, Callable[[OpenRpc], AsyncGenerator[bytes, None]]] = {
-            "ObtainSamples": functools.partial(self.obtain, pb.ObtainSamplesRequest),
-            "ObtainExactEpisodes": functools.partial(self.obtain, pb.ObtainExactEpisodesRequest),
-            "StreamSamples": self.stream_samples,
-            "GetSampler": self.get_sampler,
-            "GetAgentParameters": self.get_agent_parameters,
-            "GetAgent": self.get_agent,
-            "SaveSampler": self.save_sampler,
-            "RecordDataset": self.record_dataset,
-            "ReadDataset": self.read_dataset,
-            "RenderEpisode": self.render_episode,
-            "Evaluate": self.evaluate,
-            "EvaluatePopulation": self.evaluate_population,
-        }
-        handlers = {
-            name: unary_handler(self._rpcs, name, method, why_late=_WHY_LATE.get(name, ""))
-            for name, method in unary.items()
-        }
-        # A server that stops ends streams of records with their log.
-        handlers["GetMetrics"] = stream_handler(self._rpcs, "GetMetrics", self.get_metrics, is_awaited=False)
-        handlers |= {name: stream_handler(self._rpcs, name, method) for name, method in streams.items()}
-        return grpc.method_handlers_generic_handler(SAMPLER_SERVICE, handlers)
+        return grpc.method_handlers_generic_handler(SAMPLER_SERVICE, {rpc.name: self._handler(rpc) for rpc in RPCS})
 
-    async def update_agent(self, rpc: OpenRpc) -> pb.UpdateAgentResponse:
+    def _handler(self, entry: Rpc) -> grpc.RpcMethodHandler[Any, Any]:
+        if inspect.iscoroutinefunction(entry.answer):
+            respond = functools.partial(self._respond, entry)
+            return self._rpcs.unary_handler(entry.name, respond, why_late=entry.why_late)
+        write = functools.partial(self._write, entry)
+        return self._rpcs.stream_handler(entry.name, write, is_awaited=entry.is_awaited)
+
+    async def _respond(self, entry: Rpc, rpc: OpenRpc) -> Message:
+        """Return the response of an RPC."""
+        response: Message = await entry.answer(self, rpc, *await self._request(entry, rpc))
+        return response
+
+    async def _write(self, entry: Rpc, rpc: OpenRpc) -> None:
+        """Write the responses of an RPC."""
+        sampler, request = await self._request(entry, rpc)
+        form, ring = getattr(request, "messages", DISCARD), None
+        if form.accepts_shared_memory:
+            # A later connection may have the same name; the client's id tells it apart.
+            borrower = rpc.connection, request.options.expected.client_id
+            ring = rpc.held.enter_context(self._rings.of(sampler.name).lend(borrower))
+        count = functools.partial(self._metrics.count_call, sampler.name, entry.name)
+        items = entry.answer(self, rpc, sampler, request)
+        async with contextlib.aclosing(items), ResponseWriter(rpc, entry.response, form, ring, count) as writer:
+            async for item in items:
+                await writer.write(item)
+
+    async def _request(self, entry: Rpc, rpc: OpenRpc) -> tuple[Any, Any]:
+        """Return the sampler and the request of an RPC, once the RPC may be answered."""
+        match entry.size:
+            case "small":
+                data = await self._intake.small_request(rpc)
+            case "update":
+                data = await self._intake.update_request(rpc)
+            case "evaluation":
+                data = await self._intake.evaluation_request(rpc)
+        sampler, request = await self._reader.read(entry, rpc, data)
+        if sampler is not None:
+            rpc.held.enter_context(sampler.in_use(rpc))
+        if entry.bound is not None:
+            await self._bounds.admit(entry.bound, sampler, rpc)
+        return sampler, request
+
+    async def update_agent(
+        self, rpc: OpenRpc, sampler: Sampler, request: Updates[AgentUpdate]
+    ) -> pb.UpdateAgentResponse:
         """Answer `UpdateAgent`."""
-        async with self._intake.update_request(rpc) as data:
-            request = await self._reader.read(self._reader.agent_update, rpc, data)
-            sampler, updates, expected, per_worker, skip_if_identical = request
-            pool = await self._use_in_turn(sampler, rpc)
-            if skip_if_identical:
-                same = await pool.current_if_same(updates, expected, per_worker=per_worker)
-                if same is not None:
-                    return pb.UpdateAgentResponse(
-                        policy_version=same.version, environment_version=same.env_version, unchanged=True
-                    )
-            updated = await pool.update_agent(updates, expected, per_worker=per_worker)
-            await self._note_agent_change(rpc, updated)
+        pool, arguments = sampler.pool, (request.updates, request.expected)
+        if request.skip_if_identical:
+            same = await pool.current_if_same(*arguments, per_worker=request.per_worker)
+            if same is not None:
+                return pb.UpdateAgentResponse(
+                    policy_version=same.version, environment_version=same.env_version, unchanged=True
+                )
+        updated = await pool.update_agent(*arguments, per_worker=request.per_worker)
+        await note_agent_update(rpc, updated)
         return pb.UpdateAgentResponse(policy_version=updated.version, environment_version=updated.env_version)
 
-    async def update_env(self, rpc: OpenRpc) -> pb.UpdateEnvResponse:
+    async def update_env(self, rpc: OpenRpc, sampler: Sampler, request: Updates[EnvUpdate]) -> pb.UpdateEnvResponse:
         """Answer `UpdateEnv`."""
-        async with self._intake.update_request(rpc) as data:
-            sampler, updates, expected, per_worker = await self._reader.read(self._reader.env_update, rpc, data)
-            pool, may_be_free = await self._use_in_turn(sampler, rpc), self._may_be_free(rpc)
-            with self._naming_scope(rpc):
-                updated = await pool.update_env(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
-            if self._audits:
-                rpc.changes["environment"] = await in_request_thread(_env_change, updated)
+        may_be_free = self._may_be_free(rpc)
+        with self._naming_scope(rpc):
+            updated = await sampler.pool.update_env(
+                request.updates, request.expected, per_worker=request.per_worker, may_be_free=may_be_free
+            )
+        await note_env_update(rpc, updated)
         env = ",".join(dict.fromkeys(requested(spec).id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return env_updated_to_proto(updated)
 
-    async def call_environments(self, rpc: OpenRpc) -> pb.CallEnvironmentsResponse:
+    async def call_environments(
+        self, _: OpenRpc, sampler: Sampler, request: EnvCallRequest
+    ) -> pb.CallEnvironmentsResponse:
         """Answer `CallEnvironments`."""
-        sampler, call, env_version, expected = await self._small(self._reader.env_call, rpc)
-        pool = await self._use_in_turn(sampler, rpc)
-        values = await pool.call_environments(call, env_version, expected)
+        values = await sampler.pool.call_environments(*request)
         return pb.CallEnvironmentsResponse(environment_version=values.version, values_json=values.values)
 
-    async def resize_pool(self, rpc: OpenRpc) -> pb.ResizePoolResponse:
+    async def resize_pool(self, rpc: OpenRpc, sampler: Sampler, request: pb.ResizePoolRequest) -> pb.ResizePoolResponse:
         """Answer `ResizePool`."""
-        sampler, num_workers = await self._small(self._reader.resize, rpc)
-        _use(sampler, rpc)
+        num_workers = in_range("worker_count", request.worker_count, 1, MAX_WORKERS)
         previous = await self._samplers.resize(sampler, num_workers)
-        rpc.changes["workers"] = _change(previous, num_workers)
+        rpc.changes["workers"] = change(previous, num_workers)
         return pb.ResizePoolResponse(worker_count=num_workers, previous_worker_count=previous)
 
-    async def list_agent_versions(self, rpc: OpenRpc) -> agent_versions_pb2.ListAgentVersionsResponse:
+    async def list_agent_versions(
+        self, _: OpenRpc, sampler: Sampler, __: agent_versions_pb2.ListAgentVersionsRequest
+    ) -> agent_versions_pb2.ListAgentVersionsResponse:
         """Answer `ListAgentVersions`."""
-        pool = _use(await self._small(self._reader.agent_versions, rpc), rpc)
-        return agent_versions_to_proto(await pool.agents.listed())
+        return agent_versions_to_proto(await sampler.pool.agents.listed())
 
-    async def create_sampler(self, rpc: OpenRpc) -> samplers_pb2.CreateSamplerResponse:
+    async def create_sampler(
+        self, rpc: OpenRpc, _: None, request: CreationRequest
+    ) -> samplers_pb2.CreateSamplerResponse:
         """Answer `CreateSampler`."""
-        request, exist_ok = await self._small(self._reader.new_sampler, rpc)
-        self._check_env(request.env, rpc, "environment")
+        self._check_env(request.sampler.env, rpc, "environment")
         owner = (rpc.principal or ANONYMOUS).name
-        sampler, existed = await self._samplers.create(request, owner, exist_ok=exist_ok)
-        _use(sampler, rpc)
+        sampler, existed = await self._samplers.create(request.sampler, owner, exist_ok=request.exist_ok)
+        rpc.held.enter_context(sampler.in_use(rpc))
         return created_to_proto(sampler, existed=existed)
 
-    async def delete_sampler(self, rpc: OpenRpc) -> samplers_pb2.DeleteSamplerResponse:
+    async def delete_sampler(
+        self, rpc: OpenRpc, _: None, __: samplers_pb2.DeleteSamplerRequest
+    ) -> samplers_pb2.DeleteSamplerResponse:
         """Answer `DeleteSampler`."""
-        await self._samplers.delete(await self._small(self._reader.deleted_sampler, rpc))
+        await self._samplers.delete(self._samplers.find(rpc.sampler).name)
         return samplers_pb2.DeleteSamplerResponse()
 
-    async def save_sampler(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Answer `SaveSampler`."""
-        sampler = await self._small(self._reader.saved_sampler, rpc)
-        async with contextlib.AsyncExitStack() as stack:
-            await self._parameter_admission.admit(stack, rpc)
-            parts = saved_sampler_parts(await _use(sampler, rpc).save())
-            while (part := await in_request_thread(next, parts, None)) is not None:
-                for data in _parts(part):
-                    yield samplers_pb2.SaveSamplerResponse(data=data).SerializeToString()
-
-    async def restore_sampler(self, rpc: OpenRpc) -> samplers_pb2.RestoreSamplerResponse:
-        """Answer `RestoreSampler`."""
-        async with self._intake.update_request(rpc) as data:
-            sampler, saved, client_id = await self._reader.read(self._reader.restoration, rpc, data)
-            await in_request_thread(self._check_envs, saved, rpc)
-            pool = _use(sampler, rpc)
-            await self._samplers.restore(sampler, saved, client_id)
-        status = pool.status()
-        return samplers_pb2.RestoreSamplerResponse(
-            policy_version=status.policy_version, environment_version=status.env_version
-        )
-
-    async def list_samplers(self, rpc: OpenRpc) -> samplers_pb2.ListSamplersResponse:
+    async def list_samplers(
+        self, rpc: OpenRpc, _: None, __: samplers_pb2.ListSamplersRequest
+    ) -> samplers_pb2.ListSamplersResponse:
         """Answer `ListSamplers`."""
-        await self._small(self._reader.sampler_list, rpc)
         principal = rpc.principal or ANONYMOUS
         seen = (each for each in self._samplers if principal.has(Scope.STATUS, each.name))
         return samplers_pb2.ListSamplersResponse(samplers=map(summary_to_proto, seen))
 
-    async def get_sampler(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    async def restore_sampler(
+        self, rpc: OpenRpc, sampler: Sampler, request: Restoration
+    ) -> samplers_pb2.RestoreSamplerResponse:
+        """Answer `RestoreSampler`."""
+        await in_request_thread(self._check_envs, request.saved, rpc)
+        await self._samplers.restore(sampler, request.saved, request.client_id)
+        status = sampler.pool.status()
+        return samplers_pb2.RestoreSamplerResponse(
+            policy_version=status.policy_version, environment_version=status.env_version
+        )
+
+    async def save_sampler(
+        self, _: OpenRpc, sampler: Sampler, __: samplers_pb2.SaveSamplerRequest
+    ) -> AsyncGenerator[samplers_pb2.SaveSamplerResponse, None]:
+        """Answer `SaveSampler`."""
+        parts = saved_sampler_parts(await sampler.pool.save())
+        while (part := await in_request_thread(next, parts, None)) is not None:
+            for data in _parts(part):
+                yield samplers_pb2.SaveSamplerResponse(data=data)
+
+    async def get_sampler(self, rpc: OpenRpc, sampler: Sampler, _: pb.GetSamplerRequest) -> AsyncGenerator[bytes, None]:
         """Answer `GetSampler`, as a stream of one message: only of streams gRPC says when the client has read it."""
-        sampler = await self._small(self._reader.sampler, rpc)
-        pool = _use(sampler, rpc)
-        async with contextlib.AsyncExitStack() as stack:
-            await self._status_admission.admit(stack, rpc)
-            # A thread, because each of many rows may have an environment of its own.
-            status = await asyncio.to_thread(self._serialized_status, sampler, pool.status(), rpc)
-            if len(status) <= _MAX_SMALL_STATUS:
-                await stack.aclose()
-            yield status
+        # A thread, because each of many rows may have an environment of its own.
+        status = await asyncio.to_thread(self._serialized_status, sampler, sampler.pool.status(), rpc)
+        if len(status) <= _MAX_SMALL_STATUS:
+            rpc.held.close()
+        yield status
 
-    async def get_metrics(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    def get_metrics(
+        self, _: OpenRpc, sampler: Sampler, request: episode_records_pb2.GetMetricsRequest
+    ) -> AsyncGenerator[EpisodeRecords, None]:
         """Answer `GetMetrics`."""
-        request = await self._small(self._reader.records, rpc)
-        log, since = _use(request.sampler, rpc).episode_log, request.since
-        streams = self._record_streams.records(log, since, request.log_id, follow=request.follow, rpc=rpc)
-        async with contextlib.aclosing(streams) as records:
-            async for some in records:
-                yield episode_records_to_proto(some).SerializeToString()
+        log = sampler.pool.episode_log
+        return log.stream(request.since, request.log_id, _MAX_RECORDS, follow=request.follow)
 
-    async def get_agent_parameters(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    async def get_agent_parameters(
+        self, _: OpenRpc, sampler: Sampler, request: agent_versions_pb2.GetAgentParametersRequest
+    ) -> AsyncGenerator[agent_versions_pb2.GetAgentParametersResponse, None]:
         """Answer `GetAgentParameters`."""
-        request = await self._small(self._reader.agent_parameters, rpc)
-        async with contextlib.AsyncExitStack() as stack:
-            await self._parameter_admission.admit(stack, rpc)
-            pool = _use(request.sampler, rpc)
-            version, parameters = pool.agents.parameters(request.policy_version, request.worker_index)
-            selected = select_parameters(parameters, request.names)
-            for message in parameter_messages(version, selected, request.max_message_bytes):
-                yield message.SerializeToString()
+        limit = message_limit_of(set_fields(request))
+        version, parameters = sampler.pool.agents.parameters(request.policy_version or None, request.worker_index)
+        for message in parameter_messages(version, select_parameters(parameters, request.names), limit):
+            yield message
 
-    async def get_agent(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    async def get_agent(
+        self, _: OpenRpc, sampler: Sampler, request: agent_versions_pb2.GetAgentRequest
+    ) -> AsyncGenerator[agent_versions_pb2.GetAgentResponse, None]:
         """Answer `GetAgent`."""
-        sampler, version, worker_index, policy = await self._small(self._reader.agent_query, rpc)
-        async with contextlib.AsyncExitStack() as stack:
-            await self._parameter_admission.admit(stack, rpc)
-            version, agent = _use(sampler, rpc).agents.agent(version, worker_index, policy)
-            serialized = await in_request_thread(lambda: agent_to_proto(agent).SerializeToString())
-            for data in _parts(serialized):
-                yield agent_versions_pb2.GetAgentResponse(policy_version=version, data=data).SerializeToString()
+        wanted = request.policy_version or None, request.worker_index, request.policy
+        version, agent = sampler.pool.agents.agent(*wanted)
+        serialized = await in_request_thread(lambda: agent_to_proto(agent).SerializeToString())
+        for data in _parts(serialized):
+            yield agent_versions_pb2.GetAgentResponse(policy_version=version, data=data)
 
-    async def render_episode(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Answer `RenderEpisode`."""
-        sampler, request = await self._small(self._reader.rendering, rpc)
-        pool = _use(sampler, rpc)
-        if not self._max_renders:
-            expected = "no video, because the server's operator allows none (--max-renders)"
-            raise OverLimitError.of("", expected=expected, got="a call for one", reason=Reason.TOO_MANY_CALLS)
-        is_sampled = isinstance(request.episode, SamplingOptions)
-        env = pool.rendered_env(request.env_version, request.expected, sampled=is_sampled)
-        count = functools.partial(self._metrics.count_call, sampler.name, rpc.name)
-        async with contextlib.AsyncExitStack() as stack:
-            await self._render_admission.admit(stack, rpc)
-            async with contextlib.aclosing(rendered(pool, env, request, rpc, count)) as responses:
-                async for response in responses:
-                    yield response.SerializeToString()
+    def obtain(self, rpc: OpenRpc, sampler: Sampler, request: SampleRequest) -> AsyncGenerator[PoolItem, None]:
+        """Answer `ObtainSamples` or `ObtainExactEpisodes`."""
+        return sampler.pool.sample(request, rpc)
 
-    async def evaluate(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Answer `Evaluate`."""
-        async with self._intake.evaluation_request(rpc) as data:
-            sampler, request = await self._reader.read(self._reader.evaluation, rpc, data)
-            self._check_env(request.env, rpc, "options.environment")
-            async with contextlib.aclosing(_use(sampler, rpc).evaluate(request, rpc)) as items:
-                async for item in items:
-                    if isinstance(item, Delivery):
-                        for message in delivered_messages(item):
-                            yield message.tobytes()
-                    elif isinstance(item, Evaluation):
-                        self._metrics.count_call(sampler.name, rpc.name, item.account)
-                        yield await in_request_thread(evaluation_response, item)
-                    else:
-                        yield evaluation_response(item)
-
-    async def evaluate_population(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Answer `EvaluatePopulation`."""
-        async with self._intake.evaluation_request(rpc) as data:
-            sampler, request = await self._reader.read(self._reader.population_evaluation, rpc, data)
-            self._check_env(request.env, rpc, "options.environment")
-            async with contextlib.aclosing(_use(sampler, rpc).evaluate_population(request, rpc)) as items:
-                async for item in items:
-                    if isinstance(item, Evaluation):
-                        self._metrics.count_call(sampler.name, rpc.name, item.account)
-                        yield await in_request_thread(population_response, item)
-                    elif not isinstance(item, Delivery):
-                        yield population_response(item)
-
-    async def obtain(
-        self, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], rpc: OpenRpc
-    ) -> AsyncGenerator[bytes, None]:
-        """Answer `ObtainSamples` or `ObtainExactEpisodes`, which the class of the request tells apart."""
-        read = functools.partial(self._reader.samples, kind)
-        sampler, request, accepts_shared_memory, rpc.max_joined_bytes = await self._small(read, rpc)
-        pool = _use(sampler, rpc)
-        # A later connection may have the same name; the client's id tells it apart.
-        reader = (rpc.connection, request.options.expected.client_id) if accepts_shared_memory else None
-        with self._rings.of(sampler.name).lend(reader) as ring:
-            async with contextlib.aclosing(pool.sample(request, rpc)) as items:
-                async for item in items:
-                    if isinstance(item, Delivery):
-                        for message in delivered_messages(item):
-                            yield await shared_or_sent(message, ring, rpc)
-                    elif isinstance(item, AgentUpdated):
-                        await self._note_agent_change(rpc, item)
-                    else:
-                        if isinstance(item, Account):
-                            self._metrics.count_call(sampler.name, rpc.name, item)
-                            _log_sampled(item)
-                        yield sample_response(item, ring)
-
-    async def stream_samples(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    async def stream_samples(
+        self, rpc: OpenRpc, sampler: Sampler, request: StreamRequest
+    ) -> AsyncGenerator[PoolItem, None]:
         """Answer `StreamSamples`."""
-        sampler, request, accepts_shared_memory, rpc.max_joined_bytes = await self._small(self._reader.stream, rpc)
-        pool, client = _use(sampler, rpc), StreamClient()
-        places = self._stream_places.setdefault(sampler, _new_stream_places())
-        rpc.held.enter_context(places.held_by(rpc))
+        client = StreamClient()
         listening = in_background(self._listen(rpc, client))
-        reader = (rpc.connection, request.options.expected.client_id) if accepts_shared_memory else None
         try:
-            with self._rings.of(sampler.name).lend(reader) as ring:
-                async with contextlib.aclosing(pool.stream(request, client, rpc)) as items:
-                    async for item in items:
-                        if isinstance(item, Delivery):
-                            for message in delivered_messages(item):
-                                yield await shared_or_sent(message, ring, rpc)
-                        elif isinstance(item, StreamRound):
-                            self._metrics.count_call(sampler.name, rpc.name, item.account)
-                            yield round_response(item)
-                        elif isinstance(item, AgentUpdated):
-                            await self._note_agent_change(rpc, item)
-                        else:
-                            yield sample_response(item, ring)
+            async with contextlib.aclosing(sampler.pool.stream(request, client, rpc)) as items:
+                async for item in items:
+                    yield item
         finally:
             listening.cancel()
 
-    async def record_dataset(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    def evaluate(self, rpc: OpenRpc, sampler: Sampler, request: EvaluationRequest) -> AsyncGenerator[PoolItem, None]:
+        """Answer `Evaluate`."""
+        self._check_env(request.env, rpc, "options.environment")
+        return sampler.pool.evaluate(request, rpc)
+
+    def evaluate_population(
+        self, rpc: OpenRpc, sampler: Sampler, request: PopulationRequest
+    ) -> AsyncGenerator[PoolItem, None]:
+        """Answer `EvaluatePopulation`."""
+        self._check_env(request.env, rpc, "options.environment")
+        return sampler.pool.evaluate_population(request, rpc)
+
+    def render_episode(
+        self, rpc: OpenRpc, sampler: Sampler, request: RenderRequest
+    ) -> AsyncGenerator[pb.RenderEpisodeResponse | Progress | Account, None]:
+        """Answer `RenderEpisode`."""
+        if not self._max_renders:
+            expected = "no video, because the server's operator allows none (--max-renders)"
+            raise OverLimitError.of("", expected=expected, got="a call for one", reason=Reason.TOO_MANY_CALLS)
+        return rendered(sampler.pool, request, rpc)
+
+    def record_dataset(
+        self, rpc: OpenRpc, sampler: Sampler, request: RecordingRequest
+    ) -> AsyncGenerator[pb.RecordDatasetResponse | Account, None]:
         """Answer `RecordDataset`."""
-        sampler, request = await self._small(self._reader.recording, rpc)
-        async with contextlib.aclosing(self._recordings.record(request, _use(sampler, rpc), rpc)) as items:
-            async for item in items:
-                if isinstance(item, Account):
-                    self._metrics.count_call(sampler.name, rpc.name, item)
-                else:
-                    yield recording_response(item)
+        return self._recordings.record(request, sampler.pool, rpc)
 
-    async def read_dataset(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    def read_dataset(self, rpc: OpenRpc, sampler: Sampler, request: ReadRequest) -> AsyncGenerator[ReadItem, None]:
         """Answer `ReadDataset`."""
-        sampler, request = await self._small(self._reader.dataset_read, rpc)
-        async with contextlib.aclosing(self._reads.read(request, _use(sampler, rpc), rpc)) as items:
-            async for item in items:
-                if isinstance(item, Delivery):
-                    for message in delivered_messages(item):
-                        yield message.tobytes()
-                elif isinstance(item, Account):
-                    self._metrics.count_call(sampler.name, rpc.name, item)
-                else:
-                    yield item if isinstance(item, bytes) else read_response(item)
-
-    async def _small(self, read: Callable[[OpenRpc, bytes], _T], rpc: OpenRpc) -> _T:
-        """Receive a request without agents, parameters and environments, and read it by a method of the reader."""
-        return await self._reader.read(read, rpc, await self._intake.small_request(rpc))
+        return read(request, self._data_folder, sampler.pool, rpc)
 
     async def _listen(self, rpc: OpenRpc, client: StreamClient) -> None:
         """Tell a stream what its client sends, until the client ends the stream or sends something else."""
         try:
             while (data := await self._intake.later_request(rpc)) is not None:
-                client.take(self._reader.receipt(data))
+                client.take(parse_receipt(data))
         except DomainError as error:
             rpc.end(error)
         else:
             client.end()
-
-    async def _note_agent_change(self, rpc: OpenRpc, updated: AgentUpdated) -> None:
-        """Note an update of the agent in the log, and its digests for the audit log."""
-        if self._audits:
-            rpc.changes["agent"] = await in_request_thread(_agent_change, updated)
-        _log.debug("agent updated", extra={"policy_version": updated.version})
-
-    async def _use_in_turn(self, sampler: Sampler, rpc: OpenRpc) -> Pool:
-        """Return the sampler's pool, as `_use`, once it is the client's turn: pools do one at a time, in order."""
-        queues = self._queues.setdefault(sampler, {})
-        new = Admission(2, 1.0, max_stalled=0, max_waiting=_MAX_WAITING_UPDATES, max_of_client=1)
-        pool = _use(sampler, rpc)
-        await queues.setdefault(rpc.name, new).admit(rpc.held, rpc)
-        return pool
 
     def _may_be_free(self, rpc: OpenRpc) -> bool:
         """Whether an RPC may name environments of no profile."""
@@ -507,12 +423,7 @@ class SamplerService:
 
     def _serialized_status(self, sampler: Sampler, status: PoolStatus, rpc: OpenRpc) -> bytes:
         shown = {"with_processes": rpc.sees_processes, "with_all": rpc.sees_all}
-        message = status_to_proto(sampler, status, self._private, **shown)
-        return message.SerializeToString()
-
-
-def _new_stream_places() -> Places:
-    return Places("streams of a sampler", MAX_STREAMS, max_of_client=MAX_STREAMS // 2)
+        return status_to_proto(sampler, status, self._private, **shown).SerializeToString()
 
 
 def _parts(data: bytes) -> Iterator[bytes]:
@@ -522,33 +433,130 @@ def _parts(data: bytes) -> Iterator[bytes]:
         yield data[start : start + _MAX_PART_BYTES]
 
 
-def _agent_change(updated: AgentUpdated) -> dict[str, object]:
-    """Return what an update of the agent changed, for the audit log."""
-    before, after = updated.replaced, updated.agents
-    return _change(
-        None if before is None else {"version": updated.version - 1, "digest": digest_of(before)},
-        {"version": updated.version, "digest": digest_of(after)},
-    )
+def _processes(max_at_a_time: int, num_bytes: int) -> int:
+    """Return how many processes there may be at a time, which take half of the machine's memory together at most."""
+    return max(min(memory_bytes() // 2 // num_bytes, max_at_a_time), 1)
 
 
-def _env_change(updated: EnvUpdated) -> dict[str, object]:
-    """Return what an update of the environment changed, for the audit log."""
-    return _change(
-        {"version": updated.version - 1, "digest": digest_of(updated.replaced_specs)},
-        {"version": updated.version, "digest": digest_of(updated.specs)},
-    )
+def _in_turn() -> Bound:
+    """Return a bound for what pools do one at a time, in order: one more is ready, of another client."""
+    return Bound(lambda: Admission(2, 1.0, max_stalled=0, max_waiting=256, max_of_client=1), per_sampler=True)
 
 
-def _change(before: object, after: object) -> dict[str, object]:
-    return {"before": before, "after": after}
+_MAX_WAITING = 64
+"""Length of the queues for agents, states and videos."""
+_AGENTS = Bound(lambda: Admission(4, 1.0, max_stalled=4, max_waiting=_MAX_WAITING, max_of_client=2))
+"""A stream keeps its version's parameters in memory, also after the pool has evicted the version."""
+_STATES = Bound(lambda: ConnectionAdmission(8, 2, 5.0, max_waiting=_MAX_WAITING))
+"""States that clients have not read: others wait 5 s for one."""
+_VIDEOS = Bound(lambda: Admission(2, 1.0, max_stalled=2, max_waiting=_MAX_WAITING, max_of_client=1))
+"""A server has as many as its settings say."""
+_STREAMS = Bound(lambda: Places("streams of a sampler", MAX_STREAMS, max_of_client=MAX_STREAMS // 2), per_sampler=True)
+_RECORDS = Bound(lambda: Places("streams of records", 64, max_of_client=16))
+_RECORDINGS = Bound(lambda: Places("recordings", _processes(16, 512 << 20), max_of_client=8))
+_READS = Bound(lambda: Places("reads of datasets", _processes(16, max_read_bytes()), max_of_client=4))
 
+_ENVS_ARE_LATE = "making, resetting or closing an environment may take --reset-seconds each time"
 
-def _use(sampler: Sampler, rpc: OpenRpc) -> Pool:
-    """Return the sampler's pool, which the RPC uses until it ends; that keeps the sampler's lease."""
-    rpc.held.enter_context(sampler.in_use(rpc))
-    return sampler.pool
-
-
-def _log_sampled(account: Account) -> None:
-    seconds = round(account.elapsed_seconds, 3)
-    _log.debug("sampled", extra={"steps": account.num_steps, "episodes": account.num_episodes, "seconds": seconds})
+_S = SamplerService
+RPCS = (
+    Rpc("GetSampler", Scope.STATUS, _S.get_sampler, bound=_STATES),
+    # A server that stops ends streams of records with their log.
+    Rpc("GetMetrics", Scope.STATUS, _S.get_metrics, bound=_RECORDS, is_awaited=False),
+    Rpc("ListAgentVersions", Scope.STATUS, _S.list_agent_versions),
+    Rpc("ObtainSamples", Scope.SAMPLE, _S.obtain, sample_request_from_proto, further=sampling_scopes),
+    Rpc("ObtainExactEpisodes", Scope.SAMPLE, _S.obtain, sample_request_from_proto, further=sampling_scopes),
+    Rpc(
+        "StreamSamples",
+        Scope.SAMPLE,
+        _S.stream_samples,
+        stream_request_from_proto,
+        parse=parse_stream_spec,
+        field="spec",
+        further=sampling_scopes,
+        bound=_STREAMS,
+    ),
+    Rpc("RenderEpisode", Scope.SAMPLE, _S.render_episode, render_request_from_proto, bound=_VIDEOS),
+    Rpc(
+        "Evaluate",
+        Scope.SAMPLE,
+        _S.evaluate,
+        evaluation_request_from_proto,
+        further=evaluation_scopes,
+        size="evaluation",
+    ),
+    Rpc(
+        "EvaluatePopulation",
+        Scope.SAMPLE,
+        _S.evaluate_population,
+        population_request_from_proto,
+        further=evaluation_scopes,
+        size="evaluation",
+    ),
+    Rpc(
+        "RecordDataset",
+        Scope.DATA_WRITE,
+        _S.record_dataset,
+        recording_request_from_proto,
+        further=recording_scopes,
+        bound=_RECORDINGS,
+    ),
+    Rpc(
+        "ReadDataset",
+        Scope.DATA_READ,
+        _S.read_dataset,
+        read_request_from_proto,
+        further=reading_scopes,
+        bound=_READS,
+    ),
+    Rpc("GetAgentParameters", Scope.AGENT_READ, _S.get_agent_parameters, bound=_AGENTS),
+    Rpc("GetAgent", Scope.AGENT_READ, _S.get_agent, bound=_AGENTS),
+    Rpc(
+        "UpdateAgent",
+        Scope.AGENT_WRITE,
+        _S.update_agent,
+        agent_updates_from_proto,
+        parse=parse_agent_update,
+        further=agent_update_scopes,
+        size="update",
+        bound=_in_turn(),
+    ),
+    Rpc(
+        "UpdateEnv",
+        Scope.ENV_WRITE,
+        _S.update_env,
+        env_updates_from_proto,
+        size="update",
+        bound=_in_turn(),
+        why_late=_ENVS_ARE_LATE,
+    ),
+    Rpc(
+        "CallEnvironments",
+        Scope.ENV_WRITE,
+        _S.call_environments,
+        env_call_from_proto,
+        bound=_in_turn(),
+        why_late=_ENVS_ARE_LATE,
+    ),
+    Rpc("ListSamplers", Scope.STATUS, _S.list_samplers, is_of_server=True, uses_sampler=False),
+    Rpc(
+        "CreateSampler",
+        Scope.SAMPLER_ADMIN,
+        _S.create_sampler,
+        creation_request_from_proto,
+        uses_sampler=False,
+        why_late=_ENVS_ARE_LATE,
+    ),
+    Rpc("DeleteSampler", Scope.SAMPLER_ADMIN, _S.delete_sampler, uses_sampler=False),
+    Rpc("SaveSampler", Scope.SAMPLER_ADMIN, _S.save_sampler, bound=_AGENTS),
+    Rpc(
+        "RestoreSampler",
+        Scope.SAMPLER_ADMIN,
+        _S.restore_sampler,
+        restoration_from_proto,
+        size="update",
+        why_late=_ENVS_ARE_LATE,
+    ),
+    Rpc("ResizePool", Scope.POOL_RESIZE, _S.resize_pool, why_late=_ENVS_ARE_LATE),
+)
+"""The RPCs. An RPC of the service that has no entry is not answered."""

@@ -17,7 +17,7 @@ from rollserve_server.sampling import ENDING
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,6 +29,8 @@ __all__ = ["CallKind", "EpisodeLog", "EpisodeRecords", "Histogram", "Origin"]
 LENGTH_BUCKETS = tuple(float(digit * 10**power) for power in range(7) for digit in (1, 2, 5))
 """Upper bounds of the histogram of lengths: 1 to 5 million steps."""
 
+_PAUSE_SECONDS = 0.1
+"""Least time between two parts of a stream that are to come, so that many short episodes share one."""
 _NUM_SEEN = 100
 """How many times as many records are looked at for the last ones of sampling calls."""
 
@@ -177,6 +179,27 @@ class EpisodeLog:
         return EpisodeRecords(
             self.log_id, first, first - position, self._ring[np.arange(first, stop) % len(self._ring)]
         )
+
+    async def stream(
+        self, position: int, log_id: str, max_records: int, *, follow: bool
+    ) -> AsyncGenerator[EpisodeRecords, None]:
+        """Yield the records from a position on, at most so many at a time; arguments and errors as of `since`.
+
+        Args:
+            position: position of the first one.
+            log_id: name of the log that the position is of; empty for any.
+            max_records: number of records at a time that is not exceeded.
+            follow: whether to go on with records to come, until the log ends, which raises its error.
+        """
+        records = self.since(position, log_id, max_records)
+        yield records
+        until = self.num_added
+        while follow or records.stop < until:
+            if records.stop == self.num_added:
+                await self.wait_beyond(records.stop)
+                await asyncio.sleep(_PAUSE_SECONDS)
+            records = self.since(records.stop, self.log_id, max_records)
+            yield records
 
     def latest_sampled(self, num_records: int) -> NDArray[np.void]:
         """Return the last records of sampling calls, at most so many."""

@@ -134,15 +134,19 @@ class Fragments:
 
 @dataclass(frozen=True)
 class MessageFormat:
-    """How episodes are written.
+    """How episodes are written, and sent.
 
     Attributes:
         max_message_bytes: size that no message may exceed.
         columns: how columns may be written; None to discard what is sampled.
+        accepts_joined: whether the client takes several small messages as one.
+        accepts_shared_memory: whether the client takes messages from memory that it shares with the server.
     """
 
     max_message_bytes: int
     columns: ColumnFormat | None = PLAIN
+    accepts_joined: bool = False
+    accepts_shared_memory: bool = False
 
 
 DISCARD = MessageFormat(0, None)

@@ -31,7 +31,14 @@ from rollserve_server.agents import (
 )
 from rollserve_server.envs import check_arguments
 from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, listed
-from rollserve_server.gateway.messages.fields import in_field, timestamp_of, updates_from_proto
+from rollserve_server.gateway.messages.fields import (
+    Updates,
+    expectation_of,
+    in_field,
+    set_fields,
+    timestamp_of,
+    updates_from_proto,
+)
 from rollserve_server.pool import AgentChange, PolicyUpdates
 from rollserve_wire.errors import InvalidArgumentError
 from rollserve_wire.json_arguments import kwargs_from_json, kwargs_to_json
@@ -51,6 +58,7 @@ if TYPE_CHECKING:
         Value,
     )
     from rollserve_server.pool import AgentUpdate, AgentVersionStatus, PolicyUpdate
+    from rollserve_wire.parameter_updates import ParametersUpdate
     from rollserve_wire.policy_map import PolicyMap
     from rollserve_wire.v1 import policies_pb2
 
@@ -99,15 +107,19 @@ _FIELD_BYTES = 16
 
 
 def agent_updates_from_proto(
-    request: pb.UpdateAgentRequest, allowed_paths: Collection[Path]
-) -> tuple[Sequence[AgentUpdate | None], bool]:
-    """Return the updates of a request, and whether there is one for each worker instead of one for all.
+    request: pb.UpdateAgentRequest | ParametersUpdate, allowed_paths: Collection[Path]
+) -> Updates[AgentUpdate]:
+    """Return the updates of a request, which may carry parameters that have been read already.
 
     Raises:
         InvalidValueError: a part is missing or malformed.
         NotAllowedError: an argument is a path that is not allowed; see `check_arguments`.
     """
-    return updates_from_proto(request, lambda update: agent_update_from_proto(update, allowed_paths))
+    if isinstance(request, pb.UpdateAgentRequest):
+        return updates_from_proto(request, lambda update: agent_update_from_proto(update, allowed_paths))
+    given = set_fields(request.request)
+    skip_if_identical = given.get("skip_if_identical", False)
+    return Updates([request.parameters], expectation_of(given), skip_if_identical=skip_if_identical)
 
 
 def has_pickle(request: pb.UpdateAgentRequest) -> bool:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from rollserve import data
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.fields import MAX_FIRST_INDEX, MAX_STEPS, in_field, in_range, optional
+from rollserve_server.gateway.messages.fields import (
+    MAX_FIRST_INDEX,
+    MAX_STEPS,
+    in_field,
+    in_range,
+    optional,
+    set_fields,
+)
 from rollserve_server.gateway.messages.sample_requests import (
     check_first_index,
-    message_limit_from_proto,
-    sampling_options_from_proto,
+    message_limit_of,
+    sampling_options_of,
 )
 from rollserve_server.pool import AtLeast, InAll, MessageFormat, SamplingOptions
 from rollserve_server.sampling import ColumnFormat
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rollserve_wire.v1 import datasets_pb2 as pb2
     from rollserve_wire.v1 import sampler_service_pb2 as pb
 
@@ -50,7 +59,7 @@ class RecordingRequest:
     metadata: Mapping[str, Any]
 
 
-def recording_request_from_proto(request: pb.RecordDatasetRequest) -> RecordingRequest:
+def recording_request_from_proto(request: pb.RecordDatasetRequest, _: Collection[Path] = ()) -> RecordingRequest:
     """Return the request for a recording; raise InvalidValueError for a field that is out of range or unset."""
     match request.WhichOneof("amount"):
         case "episode_count":
@@ -109,7 +118,7 @@ class ReadRequest:
     options: SamplingOptions
 
 
-def read_request_from_proto(request: pb.ReadDatasetRequest) -> ReadRequest:
+def read_request_from_proto(request: pb.ReadDatasetRequest, _: Collection[Path] = ()) -> ReadRequest:
     """Return the request for a read; raise InvalidValueError for a field that is out of range or unset."""
     sources = request.sources
     in_range("sources", len(sources), 1, _MAX_SOURCES)
@@ -142,7 +151,7 @@ def read_request_from_proto(request: pb.ReadDatasetRequest) -> ReadRequest:
         in_range("batch_size", request.batch_size, 1, _MAX_BATCH) if request.HasField("batch_size") else _BATCH,
         request.mix_seed,
         request.until_last,
-        MessageFormat(message_limit_from_proto(request), ColumnFormat(None, False)),
+        MessageFormat(message_limit_of(set_fields(request)), ColumnFormat(None, False)),
         options,
     )
 
@@ -190,9 +199,9 @@ def _position_from_proto(position: pb2.SourcePosition) -> tuple[int, int, int]:
 
 
 def _options_from_proto(options: pb.SamplingOptions, refused: Sequence[str]) -> SamplingOptions:
-    given = {field.name for field, _ in options.ListFields()}
+    given = set_fields(options)
     for name in refused:
         if name in given:
             raise InvalidValueError.of(name, expected="none beside a dataset", got="one")
-    check_first_index(options)
-    return sampling_options_from_proto(options)
+    check_first_index(given)
+    return sampling_options_of(given)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server.envs import MethodCall, check_arguments, check_paths, describe_space, requested
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.fields import in_field, in_range, updates_from_proto
+from rollserve_server.gateway.messages.fields import (
+    Updates,
+    expectation_of,
+    in_field,
+    in_range,
+    optional,
+    set_fields,
+    updates_from_proto,
+)
 from rollserve_server.pool import RowUpdates
 from rollserve_wire.columns import MAX_TEXT_INFO_BYTES
 from rollserve_wire.environments import EnvSpec, env_change_from_proto, env_spec_from_proto, reproducibility_to_proto
@@ -19,15 +27,16 @@ from rollserve_wire.v1 import environment_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from rollserve_server.pool import EnvUpdate, EnvUpdated
+    from rollserve_server.pool import EnvUpdate, EnvUpdated, Expectation
     from rollserve_wire.environments import EnvChange, Wrapper
 
 __all__ = [
+    "EnvCallRequest",
     "PrivateArguments",
+    "env_call_from_proto",
     "env_updated_to_proto",
     "env_updates_from_proto",
     "environment_from_proto",
-    "method_call_from_proto",
 ]
 
 
@@ -36,10 +45,16 @@ _MAX_ARGUMENTS = 16
 _MAX_ROWS, _MAX_EPISODES_PER_ROW = 4096, 1 << 16
 
 
-def env_updates_from_proto(
-    request: pb.UpdateEnvRequest, allowed_paths: Collection[Path]
-) -> tuple[Sequence[EnvUpdate | None], bool]:
-    """Return the updates of a request, and whether there is one for each worker instead of one for all.
+class EnvCallRequest(NamedTuple):
+    """A request for the values of a method of environments, of the current version if it names none."""
+
+    call: MethodCall
+    env_version: int | None
+    expected: Expectation
+
+
+def env_updates_from_proto(request: pb.UpdateEnvRequest, allowed_paths: Collection[Path]) -> Updates[EnvUpdate]:
+    """Return the updates of a request.
 
     Raises:
         InvalidValueError: a part is missing or malformed.
@@ -62,7 +77,7 @@ def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
     )
 
 
-def method_call_from_proto(request: pb.CallEnvironmentsRequest, allowed_paths: Collection[Path]) -> MethodCall:
+def env_call_from_proto(request: pb.CallEnvironmentsRequest, allowed_paths: Collection[Path]) -> EnvCallRequest:
     """Return the call of a method that a request asks for.
 
     Raises:
@@ -77,7 +92,8 @@ def method_call_from_proto(request: pb.CallEnvironmentsRequest, allowed_paths: C
         with in_field(f"arguments_json[{position}]"):
             arguments.append(value_from_json(text))
     check_arguments({f"arguments_json[{i}]": value for i, value in enumerate(arguments)}, allowed_paths)
-    return MethodCall(request.method, tuple(arguments))
+    call = MethodCall(request.method, tuple(arguments))
+    return EnvCallRequest(call, optional(request, "environment_version"), expectation_of(set_fields(request)))
 
 
 def environment_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:

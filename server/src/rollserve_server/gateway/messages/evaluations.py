@@ -12,8 +12,8 @@ from rollserve_server.errors import InvalidValueError, listed
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.messages.agents import policy_map_in
 from rollserve_server.gateway.messages.environments import environment_from_proto
-from rollserve_server.gateway.messages.fields import in_field, in_range
-from rollserve_server.gateway.messages.sample_requests import evaluation_format_from_proto, sampling_options_from_proto
+from rollserve_server.gateway.messages.fields import in_field, in_range, set_fields
+from rollserve_server.gateway.messages.sample_requests import evaluation_format_from_proto, sampling_options_of
 from rollserve_server.pool import DISCARD, EvaluationRequest, PopulationRequest
 from rollserve_wire.environments import reproducibility_to_proto
 from rollserve_wire.records import message_from_record
@@ -156,13 +156,13 @@ def _options_from_proto(
     options: pb.EvaluationOptions, allowed_paths: Collection[Path]
 ) -> tuple[SamplingOptions, EnvSpec | None]:
     """Return which episodes to evaluate, and the environment of the request, if it has one."""
+    given = set_fields(options)
     with in_field("options"):
         env = None
-        if options.HasField("environment"):
+        if "environment" in given:
             for field in ("environment_version", "expected_environment_version"):
-                if options.HasField(field):
-                    expected, got = "none beside an environment", getattr(options, field)
-                    raise InvalidValueError.of(field, expected=expected, got=got)
+                if field in given:
+                    raise InvalidValueError.of(field, expected="none beside an environment", got=given[field])
             with in_field("environment"):
                 env = environment_from_proto(options.environment, allowed_paths)
-        return sampling_options_from_proto(options), env
+        return sampling_options_of(given), env

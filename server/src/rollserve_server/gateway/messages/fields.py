@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.errors import DomainError, InvalidValueError, joined
 from rollserve_server.pool import Expectation
 from rollserve_wire.errors import FieldError
-from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = [
     "MAX_FIRST_INDEX",
     "MAX_STEPS",
     "MAX_WORKERS",
-    "client_id_from_proto",
-    "expectation_from_proto",
+    "Updates",
+    "client_id_of",
+    "expectation_of",
     "in_field",
     "in_range",
     "optional",
     "seconds_of",
+    "set_fields",
     "timestamp_of",
     "updates_from_proto",
 ]
@@ -35,6 +38,22 @@ _T = TypeVar("_T")
 MAX_STEPS, MAX_FIRST_INDEX, MAX_WORKERS = 1 << 50, 1 << 62, 10_000
 _MAX_CLIENT_ID_BYTES = 64
 _MAX_TIMESTAMP_SECONDS = 253_370_764_799  # of year 9998: rounded, the last one of 9999 is no timestamp any more
+
+
+class Updates(NamedTuple, Generic[_T]):
+    """The updates that a request asks for.
+
+    Attributes:
+        updates: one for all workers, or one for each: None if nothing is set in it.
+        expected: versions that the client expects to be current.
+        per_worker: whether there is one for each worker.
+        skip_if_identical: whether nothing is updated if the agent is the current one.
+    """
+
+    updates: Sequence[_T | None]
+    expected: Expectation
+    per_worker: bool = False
+    skip_if_identical: bool = False
 
 
 def in_range(field: str, value: int, minimum: int, maximum: int) -> int:
@@ -51,13 +70,15 @@ def in_field(field: str) -> Iterator[None]:
     A ValueError, as the client's functions raise it, becomes an InvalidValueError of the field, or of the field within
     it that the error names.
     """
-    with within(field):
-        try:
-            yield
-        except FieldError as error:
-            raise InvalidValueError(error.text, field=error.field) from error
-        except ValueError as error:
-            raise InvalidValueError(str(error)) from error
+    try:
+        yield
+    except DomainError as error:
+        error.field = joined(field, error.field)
+        raise
+    except FieldError as error:
+        raise InvalidValueError(error.text, field=joined(field, error.field)) from error
+    except ValueError as error:
+        raise InvalidValueError(str(error), field=field) from error
 
 
 def optional(message: Message, name: str) -> Any:
@@ -79,32 +100,24 @@ def seconds_of(field: str, timestamp: Timestamp) -> float:
     return timestamp.ToNanoseconds() / 1e9
 
 
-def expectation_from_proto(
-    message: pb.SamplingOptions
-    | pb.EvaluationOptions
-    | pb.UpdateAgentRequest
-    | pb.UpdateEnvRequest
-    | pb.CallEnvironmentsRequest
-    | pb.RenderEpisodeRequest,
-) -> Expectation:
-    """Return what a client expects of the current versions.
+def set_fields(message: Message) -> Mapping[str, Any]:
+    """Return the fields of a message that are set, by name; those without presence if they are not their default."""
+    return {field.name: value for field, value in message.ListFields()}
+
+
+def expectation_of(given: Mapping[str, Any]) -> Expectation:
+    """Return what a client expects of the current versions, given the fields of its message that are set.
 
     Raises:
         InvalidValueError: the id of the client is too long.
     """
-    client_id = client_id_from_proto(message)
-    return Expectation(
-        None
-        if isinstance(message, pb.UpdateEnvRequest | pb.CallEnvironmentsRequest)
-        else optional(message, "expected_policy_version"),
-        optional(message, "expected_environment_version"),
-        client_id,
-    )
+    versions = given.get("expected_policy_version"), given.get("expected_environment_version")
+    return Expectation(*versions, client_id_of(given))
 
 
-def client_id_from_proto(message: Any) -> str:
-    """Return the id of the client of a request; raise InvalidValueError if it is too long."""
-    client_id: str = message.client_id
+def client_id_of(given: Mapping[str, Any]) -> str:
+    """Return the id of the client of a message, given its fields; raise InvalidValueError if it is too long."""
+    client_id: str = given.get("client_id", "")
     size = len(client_id.encode())
     if size > _MAX_CLIENT_ID_BYTES:
         raise InvalidValueError.of("client_id", expected=f"at most {_MAX_CLIENT_ID_BYTES} bytes", got=size)
@@ -113,28 +126,25 @@ def client_id_from_proto(message: Any) -> str:
 
 def updates_from_proto(
     request: pb.UpdateAgentRequest | pb.UpdateEnvRequest, update_from_proto: Callable[[Any], _T]
-) -> tuple[Sequence[_T | None], bool]:
-    """Return the updates of a request, and whether there is one for each worker instead of one for all.
-
-    One for each worker is None if nothing is set in it.
+) -> Updates[_T]:
+    """Return the updates of a request.
 
     Raises:
         InvalidValueError: the request has no update.
     """
-    match request.WhichOneof("update"):
-        case "all_workers":
-            with in_field("all_workers"):
-                return [update_from_proto(request.all_workers)], False
-        case "per_worker":
-            updates: list[_T | None] = []
-            for position, update in enumerate(request.per_worker.updates):
-                with in_field(f"per_worker.updates[{position}]"):
-                    updates.append(None if update.WhichOneof("update") is None else update_from_proto(update))
-            if updates and not any(update is not None for update in updates):
-                expected = "an element that is set; one with nothing set keeps what its worker has"
-                raise InvalidValueError.of(
-                    "per_worker.updates", expected=expected, got=f"{len(updates)} with nothing set"
-                )
-            return updates, True
-        case _:
-            raise InvalidValueError.of("update", expected="all_workers or per_worker", got="none")
+    given = set_fields(request)
+    expected, skip_if_identical = expectation_of(given), given.get("skip_if_identical", False)
+    if "all_workers" in given:
+        with in_field("all_workers"):
+            return Updates([update_from_proto(request.all_workers)], expected, False, skip_if_identical)
+    if "per_worker" not in given:
+        raise InvalidValueError.of("update", expected="all_workers or per_worker", got="none")
+    updates: list[_T | None] = []
+    for position, update in enumerate(request.per_worker.updates):
+        with in_field(f"per_worker.updates[{position}]"):
+            updates.append(None if update.WhichOneof("update") is None else update_from_proto(update))
+    if updates and not any(update is not None for update in updates):
+        expectation = "an element that is set; one with nothing set keeps what its worker has"
+        got = f"{len(updates)} with nothing set"
+        raise InvalidValueError.of("per_worker.updates", expected=expectation, got=got)
+    return Updates(updates, expected, True, skip_if_identical)

@@ -1,22 +1,25 @@
-"""Requests for episodes and fragments, in calls and in streams: their options, and the form of what they return."""
+"""Requests for episodes and fragments, in calls and in streams: their options, and the form of what they return.
+
+Options are read once, as the fields of their message that are set: most are not.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollserve_server.agents import Exploration
+from rollserve_server.agents import DEFAULT_EXPLORATION, Exploration
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.agents import agent_update_from_proto
 from rollserve_server.gateway.messages.fields import (
     MAX_FIRST_INDEX,
     MAX_STEPS,
-    expectation_from_proto,
+    expectation_of,
     in_field,
     in_range,
     optional,
+    set_fields,
 )
 from rollserve_server.pool import (
     ApplyUpdate,
@@ -37,15 +40,15 @@ from rollserve_wire.v1 import tensor_pb2
 
 if TYPE_CHECKING:
     from rollserve_server.pool import AgentUpdate, Target
-    from rollserve_wire.v1 import agent_versions_pb2, evaluation_pb2
+    from rollserve_wire.v1 import evaluation_pb2
 
 __all__ = [
     "check_first_index",
     "evaluation_format_from_proto",
     "exploration_from_proto",
-    "message_limit_from_proto",
+    "message_limit_of",
     "sample_request_from_proto",
-    "sampling_options_from_proto",
+    "sampling_options_of",
     "stream_request_from_proto",
 ]
 
@@ -69,7 +72,11 @@ _MAX_EPISODES = 1 << 40
 
 _T = TypeVar("_T")
 
-_MAX_UNREAD_ROUNDS = 1 << 31
+_STREAM_BOUNDS = {
+    **dict.fromkeys(("step_count", "max_ahead_steps", "max_ahead_bytes", "max_steps_per_version"), MAX_STEPS),
+    "max_unread_rounds": 1 << 31,
+}
+"""Largest values of the bounds of a stream that are numbers from 1 on."""
 _APPLY_UPDATE: Mapping[int, ApplyUpdate] = {
     pb.APPLY_UPDATE_UNSPECIFIED: ApplyUpdate.NEXT_FRAGMENT,
     pb.APPLY_UPDATE_NEXT_FRAGMENT: ApplyUpdate.NEXT_FRAGMENT,
@@ -83,80 +90,78 @@ _WHEN_FULL: Mapping[int, WhenFull] = {
 }
 
 
-def _sample_format_from_proto(options: pb.SamplingOptions) -> MessageFormat:
-    """Return the format of the messages of a sampling call.
+def evaluation_format_from_proto(delivery: evaluation_pb2.EpisodeDelivery) -> MessageFormat:
+    """Return the format of the messages of an evaluation that delivers its episodes.
 
     Raises:
         InvalidValueError: a size is out of range, or a compression is not set.
     """
-    limit, columns = message_limit_from_proto(options), _columns_from_proto(options)
-    columns = dataclasses.replace(
-        columns,
-        all_states=options.return_states,
-        last_values=options.return_last_values,
-        last_states=options.return_last_states,
-        returns_before=options.return_returns_before,
-        policies=tuple(options.deliver_policies),
-    )
-    return MessageFormat(limit, None if options.blackhole else columns)
+    return _format_of(set_fields(delivery))
 
 
-def evaluation_format_from_proto(delivery: evaluation_pb2.EpisodeDelivery) -> MessageFormat:
-    """Return the format of the messages of an evaluation that delivers its episodes; raises as for samples."""
-    columns = dataclasses.replace(_columns_from_proto(delivery), returns_before=delivery.return_returns_before)
-    return MessageFormat(message_limit_from_proto(delivery), columns)
-
-
-def message_limit_from_proto(
-    message: pb.SamplingOptions
-    | pb.ReadDatasetRequest
-    | evaluation_pb2.EpisodeDelivery
-    | agent_versions_pb2.GetAgentParametersRequest,
-) -> int:
-    """Return the size in bytes that no message of a stream may exceed.
+def message_limit_of(given: Mapping[str, Any]) -> int:
+    """Return the size in bytes that no message of a stream may exceed, given the fields of its options.
 
     Raises:
         InvalidValueError: the size is out of range.
     """
-    if not message.HasField("max_message_bytes"):
-        return _DEFAULT_MESSAGE_BYTES
-    return in_range("max_message_bytes", message.max_message_bytes, _MIN_MESSAGE_BYTES, _MAX_MESSAGE_BYTES)
+    limit = given.get("max_message_bytes", _DEFAULT_MESSAGE_BYTES)
+    return in_range("max_message_bytes", limit, _MIN_MESSAGE_BYTES, _MAX_MESSAGE_BYTES)
 
 
-def _columns_from_proto(options: pb.SamplingOptions | evaluation_pb2.EpisodeDelivery) -> ColumnFormat:
-    for position, compression in enumerate(options.accept_compression):
-        if compression == tensor_pb2.COMPRESSION_UNSPECIFIED:
+def _format_of(given: Mapping[str, Any]) -> MessageFormat:
+    """Return the format of messages; raise InvalidValueError for a size out of range, or an unset compression."""
+    compression = None
+    for position, accepted in enumerate(given.get("accept_compression", ())):
+        if accepted == tensor_pb2.COMPRESSION_UNSPECIFIED:
             field, expected = f"accept_compression[{position}]", "a compression, or an empty list for none"
             raise InvalidValueError.of(field, expected=expected, got="COMPRESSION_UNSPECIFIED")
-    # Compressions that this server does not know may be known to other servers.
-    known = (compression for compression in options.accept_compression if compression in COMPRESSIONS)
-    return ColumnFormat(next(known, None), options.accept_frame_stacks)
+        # Compressions that this server does not know may be known to other servers.
+        if compression is None and accepted in COMPRESSIONS:
+            compression = accepted
+    columns = ColumnFormat(
+        compression,
+        frames_once=given.get("accept_frame_stacks", False),
+        all_states=given.get("return_states", False),
+        last_values=given.get("return_last_values", False),
+        last_states=given.get("return_last_states", False),
+        returns_before=given.get("return_returns_before", False),
+        policies=tuple(given.get("deliver_policies", ())),
+    )
+    return MessageFormat(
+        message_limit_of(given),
+        None if given.get("blackhole") else columns,
+        accepts_joined=given.get("accept_joined", False),
+        accepts_shared_memory=given.get("accept_shared_memory", False),
+    )
 
 
-def sampling_options_from_proto(options: pb.SamplingOptions | pb.EvaluationOptions) -> SamplingOptions:
-    """Return the options that say which episodes a call samples, and how its agent acts.
+def sampling_options_of(given: Mapping[str, Any]) -> SamplingOptions:
+    """Return the options that say which episodes a call samples, and how its agent acts, given their fields.
 
     Raises:
         InvalidValueError: a field is out of range.
     """
-    if options.HasField("max_episode_length"):
-        in_range("max_episode_length", options.max_episode_length, 1, MAX_STEPS)
-    if options.HasField("sampler_run") and not options.sampler_run:
+    if "max_episode_length" in given:
+        in_range("max_episode_length", given["max_episode_length"], 1, MAX_STEPS)
+    if given.get("sampler_run") == "":
         expected = "the name of a run, as in Beginning, or no value for any run"
         raise InvalidValueError.of("sampler_run", expected=expected, got="an empty text")
-    with in_field("exploration"):
-        exploration = exploration_from_proto(options.exploration)
+    exploration = DEFAULT_EXPLORATION
+    if "exploration" in given:
+        with in_field("exploration"):
+            exploration = exploration_from_proto(given["exploration"])
     return SamplingOptions(
-        policy_version=optional(options, "policy_version"),
-        min_policy_version=optional(options, "min_policy_version"),
-        env_version=optional(options, "environment_version"),
-        expected=expectation_from_proto(options),
-        seed=optional(options, "seed"),
-        first_index=in_range("first_episode_index", options.first_episode_index, 0, MAX_FIRST_INDEX),
-        max_episode_length=optional(options, "max_episode_length"),
-        run=optional(options, "sampler_run"),
+        policy_version=given.get("policy_version"),
+        min_policy_version=given.get("min_policy_version"),
+        env_version=given.get("environment_version"),
+        expected=expectation_of(given),
+        seed=given.get("seed"),
+        first_index=in_range("first_episode_index", given.get("first_episode_index", 0), 0, MAX_FIRST_INDEX),
+        max_episode_length=given.get("max_episode_length"),
+        run=given.get("sampler_run"),
         exploration=exploration,
-        skip_failed=options.skip_failed_episodes,
+        skip_failed=given.get("skip_failed_episodes", False),
     )
 
 
@@ -197,96 +202,94 @@ def sample_request_from_proto(
         InvalidValueError: a field is out of range, or does not fit the others.
         NotAllowedError: an argument of an agent is a path that is not allowed; see `check_arguments`.
     """
-    target, options = _target_from_proto(request), request.options
-    _check_count(options, counts_steps=isinstance(target, AtLeast))
+    given = set_fields(request.options)
+    target = _target_from_proto(request, given)
+    prefetch = given.get("prefetch", False)
     with in_field("options"):
-        messages = _sample_format_from_proto(options)
-        _check_sequence(options, target)
-        _check_moments(options)
-        sampling_options = sampling_options_from_proto(options)
-        agent_update = _agent_update_from_options(options, allowed_paths)
-    return SampleRequest(
-        target,
-        messages,
-        sampling_options,
-        num_workers=optional(options, "worker_count"),
-        prefetch=options.prefetch,
-        agent_update=agent_update,
-        return_spaces=options.return_spaces,
-        observation_moments=options.observation_moments,
-        return_discount=optional(options, "return_discount"),
-    )
+        _check_of_rows(given, counts_steps=isinstance(target, AtLeast), have_rows=isinstance(target, Fragments))
+        messages = _format_of(given)
+        check_first_index(given)
+        if prefetch and ("seed" in given or isinstance(target, Fragments)):
+            expected = "whole episodes of the sampler's own sequence"
+            raise InvalidValueError.of("prefetch", expected=expected, got="a seed or fragments")
+        return SampleRequest(target, messages, prefetch=prefetch, **_options_of_both(given, allowed_paths))
 
 
-def _agent_update_from_options(options: pb.SamplingOptions, allowed_paths: Collection[Path]) -> AgentUpdate | None:
+def _options_of_both(given: Mapping[str, Any], allowed_paths: Collection[Path]) -> dict[str, Any]:
+    """Return what the requests of calls and streams have in common, given the fields of their options."""
+    _check_moments(given)
+    return {
+        "options": sampling_options_of(given),
+        "num_workers": given.get("worker_count"),
+        "agent_update": _agent_update_of(given, allowed_paths),
+        "return_spaces": given.get("return_spaces", False),
+        "observation_moments": given.get("observation_moments", False),
+        "return_discount": given.get("return_discount"),
+    }
+
+
+def _agent_update_of(given: Mapping[str, Any], allowed_paths: Collection[Path]) -> AgentUpdate | None:
     """Return the update of the agent that a call makes first, or None; raises as `sample_request_from_proto`."""
-    if not options.HasField("agent_update"):
+    if "agent_update" not in given:
         return None
     with in_field("agent_update"):
-        if options.HasField("policy_version"):
-            got = f"the policy version {options.policy_version}"
+        if "policy_version" in given:
+            got = f"the policy version {given['policy_version']}"
             raise InvalidValueError.of("", expected="none beside a version that acts", got=got)
-        return agent_update_from_proto(options.agent_update, allowed_paths)
+        return agent_update_from_proto(given["agent_update"], allowed_paths)
 
 
-def _check_count(options: pb.SamplingOptions, *, counts_steps: bool) -> None:
-    """Raise InvalidValueError if agents' steps shall count where whole episodes are not asked for by their steps."""
-    if options.count_agent_steps and not counts_steps:
+def _check_of_rows(given: Mapping[str, Any], *, counts_steps: bool, have_rows: bool) -> None:
+    """Raise InvalidValueError for options that count agents' steps, or name an episode, where the request does not."""
+    if "count_agent_steps" in given and not counts_steps:
         expected = "false for exact episodes and fragments, which are not asked for by the steps of agents"
-        raise InvalidValueError.of("options.count_agent_steps", expected=expected, got="true")
+        raise InvalidValueError.of("count_agent_steps", expected=expected, got="true")
+    if "first_episode_index" in given and have_rows:
+        expected = "none beside fragments, whose rows begin with episodes of their own"
+        raise InvalidValueError.of("first_episode_index", expected=expected, got=given["first_episode_index"])
 
 
-def check_first_index(options: pb.SamplingOptions) -> None:
+def check_first_index(given: Mapping[str, Any]) -> None:
     """Raise InvalidValueError for the index of a first episode without the seed that it is in the sequence of."""
-    if options.HasField("first_episode_index") and not options.HasField("seed"):
+    if "first_episode_index" in given and "seed" not in given:
         expected, got = "options.seed beside it", "an index without a seed"
         raise InvalidValueError.of("first_episode_index", expected=expected, got=got)
 
 
-def _check_no_first_index(options: pb.SamplingOptions) -> None:
-    """Raise InvalidValueError for the index of a first episode beside fragments."""
-    if options.HasField("first_episode_index"):
-        expected = "none beside fragments, whose rows begin with episodes of their own"
-        raise InvalidValueError.of("options.first_episode_index", expected=expected, got=options.first_episode_index)
-
-
-def _check_moments(options: pb.SamplingOptions) -> None:
+def _check_moments(given: Mapping[str, Any]) -> None:
     """Raise InvalidValueError for moments of nothing, or for a discount out of range."""
-    has_discount = options.HasField("return_discount")
-    if options.blackhole and (options.observation_moments or has_discount):
-        field = "observation_moments" if options.observation_moments else "return_discount"
-        raise InvalidValueError.of(field, expected="none beside blackhole, which delivers nothing", got="moments")
-    if not has_discount:
-        return
-    discount = options.return_discount
+    for field in ("observation_moments", "return_discount"):
+        if field in given and "blackhole" in given:
+            raise InvalidValueError.of(field, expected="none beside blackhole, which delivers nothing", got="moments")
+    discount = given.get("return_discount", 0)
     if not 0 <= discount <= 1:
         raise InvalidValueError.of("return_discount", expected="a number from 0 to 1", got=discount)
 
 
-def _target_from_proto(request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest) -> Target | Fragments:
+def _target_from_proto(
+    request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest, options: Mapping[str, Any]
+) -> Target | Fragments:
     if isinstance(request, pb.ObtainExactEpisodesRequest):
         count = in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MAX_EPISODES)
         return Exactly(count, request.skip_episode_count)
     num_steps = in_range("step_count", request.step_count, 1, MAX_STEPS)
     if request.HasField("fragments"):
-        return _fragments_from_proto(request, num_steps)
-    return AtLeast(num_steps, request.options.count_agent_steps)
+        with in_field("fragments"):
+            return _fragments_from_proto(request.fragments, num_steps)
+    return AtLeast(num_steps, options.get("count_agent_steps", False))
 
 
-def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> Fragments:
-    fragments = request.fragments
-    _check_no_first_index(request.options)
-    with in_field("fragments"):
-        in_range("row_step_count", fragments.row_step_count, 0, MAX_FIRST_INDEX)
-        fraction = fragments.fraction_of_workers if fragments.HasField("fraction_of_workers") else 1.0
-        if not 0 < fraction <= 1:
-            raise InvalidValueError.of("fraction_of_workers", expected="a number over 0 and up to 1", got=fraction)
-        least = fragments.fraction_of_samples
-        if not 0 <= least <= 1:
-            raise InvalidValueError.of("fraction_of_samples", expected="a number from 0 to 1", got=least)
-        if fragments.HasField("fraction_of_samples") and fraction == 1:
-            expected = "none without a fraction_of_workers below 1, because all workers make all their steps"
-            raise InvalidValueError.of("fraction_of_samples", expected=expected, got=least)
+def _fragments_from_proto(fragments: pb.Fragments, num_steps: int) -> Fragments:
+    in_range("row_step_count", fragments.row_step_count, 0, MAX_FIRST_INDEX)
+    fraction = fragments.fraction_of_workers if fragments.HasField("fraction_of_workers") else 1.0
+    if not 0 < fraction <= 1:
+        raise InvalidValueError.of("fraction_of_workers", expected="a number over 0 and up to 1", got=fraction)
+    least = fragments.fraction_of_samples
+    if not 0 <= least <= 1:
+        raise InvalidValueError.of("fraction_of_samples", expected="a number from 0 to 1", got=least)
+    if fragments.HasField("fraction_of_samples") and fraction == 1:
+        expected = "none without a fraction_of_workers below 1, because all workers make all their steps"
+        raise InvalidValueError.of("fraction_of_samples", expected=expected, got=least)
     return Fragments(
         num_steps=num_steps,
         num_skipped_steps=fragments.skip_step_count,
@@ -297,14 +300,6 @@ def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> F
     )
 
 
-def _check_sequence(options: pb.SamplingOptions, target: Target | Fragments) -> None:
-    """Raise InvalidValueError for a first index without a seed, or for a prefetch that the sequence does not allow."""
-    check_first_index(options)
-    if options.prefetch and (options.HasField("seed") or isinstance(target, Fragments)):
-        expected = "whole episodes of the sampler's own sequence"
-        raise InvalidValueError.of("prefetch", expected=expected, got="a seed or fragments")
-
-
 def stream_request_from_proto(spec: pb.StreamSpec, allowed_paths: Collection[Path]) -> StreamRequest:
     """Return the request for a stream.
 
@@ -312,85 +307,64 @@ def stream_request_from_proto(spec: pb.StreamSpec, allowed_paths: Collection[Pat
         InvalidValueError: a field is out of range, or does not fit the others.
         NotAllowedError: an argument of an agent is a path that is not allowed; see `check_arguments`.
     """
-    options = spec.options
+    given, have_rows = set_fields(spec.options), spec.HasField("fragments")
     with in_field("options"):
-        _check_stream_options(options)
-        messages, sampling_options = _sample_format_from_proto(options), sampling_options_from_proto(options)
-        agent_update = _agent_update_from_options(options, allowed_paths)
-    rounds = _rounds_from_proto(spec, sampling_options)
+        if "policy_version" in given:
+            expected = "none for a stream, whose rounds have the current one"
+            raise InvalidValueError.of("policy_version", expected=expected, got=given["policy_version"])
+        unfit = {"prefetch": "a stream", "blackhole": "a stream"}
+        if have_rows:
+            unfit["skip_failed_episodes"] = "fragments, whose rows go on from round to round"
+        for name, what in unfit.items():
+            if name in given:
+                raise InvalidValueError.of(name, expected=f"false for {what}", got="true")
+        check_first_index(given)
+        _check_of_rows(given, counts_steps=not have_rows, have_rows=have_rows)
+        messages, options = _format_of(given), _options_of_both(given, allowed_paths)
+    rounds = _rounds_from_proto(spec, given)
     return StreamRequest(
         rounds,
         messages,
-        sampling_options,
-        _stream_bounds_from_proto(spec),
-        _apply_update_from_proto(spec, rounds),
+        bounds=_stream_bounds_from_proto(spec),
+        apply_update=_apply_update_from_proto(spec, rounds),
         first_number=in_range("first_round_number", spec.first_round_number, 0, MAX_FIRST_INDEX),
-        num_workers=optional(options, "worker_count"),
-        agent_update=agent_update,
-        return_spaces=options.return_spaces,
-        observation_moments=options.observation_moments,
-        return_discount=optional(options, "return_discount"),
+        **options,
     )
 
 
-def _check_stream_options(options: pb.SamplingOptions) -> None:
-    """Raise InvalidValueError for options of other calls."""
-    if options.HasField("policy_version"):
-        expected = "none for a stream, whose rounds have the current one"
-        raise InvalidValueError.of("policy_version", expected=expected, got=options.policy_version)
-    for name in ("prefetch", "blackhole"):
-        if getattr(options, name):
-            raise InvalidValueError.of(name, expected="false for a stream", got="true")
-    _check_moments(options)
-    check_first_index(options)
-
-
-def _rounds_from_proto(spec: pb.StreamSpec, options: SamplingOptions) -> RowFragments | AtLeast:
+def _rounds_from_proto(spec: pb.StreamSpec, options: Mapping[str, Any]) -> RowFragments | AtLeast:
     match spec.WhichOneof("rounds"):
         case "episodes":
             with in_field("episodes"):
                 num_steps = in_range("step_count", spec.episodes.step_count, 1, MAX_STEPS)
-                return AtLeast(num_steps, spec.options.count_agent_steps)
+            return AtLeast(num_steps, options.get("count_agent_steps", False))
         case "fragments":
-            return _streamed_fragments_from_proto(spec.fragments, spec.options, options)
+            with in_field("fragments"):
+                return _streamed_fragments_from_proto(spec.fragments, has_seed="seed" in options)
         case _:
             raise InvalidValueError.of("rounds", expected="fragments or episodes", got="none")
 
 
-def _streamed_fragments_from_proto(
-    fragments: pb.StreamedFragments, options: pb.SamplingOptions, sampling_options: SamplingOptions
-) -> RowFragments:
-    _check_no_first_index(options)
-    _check_count(options, counts_steps=False)
-    if sampling_options.skip_failed:
-        expected = "false for fragments, whose rows go on from round to round"
-        raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
-    with in_field("fragments"):
-        num_row_steps = in_range("fragment_length", fragments.fragment_length, 1, MAX_STEPS)
-        in_range("row_step_count", fragments.row_step_count, 0, MAX_FIRST_INDEX)
-        if fragments.HasField("row_step_count") and not options.HasField("seed"):
-            raise InvalidValueError.of("row_step_count", expected="options.seed beside it", got="none")
+def _streamed_fragments_from_proto(fragments: pb.StreamedFragments, *, has_seed: bool) -> RowFragments:
+    num_row_steps = in_range("fragment_length", fragments.fragment_length, 1, MAX_STEPS)
+    in_range("row_step_count", fragments.row_step_count, 0, MAX_FIRST_INDEX)
+    if fragments.HasField("row_step_count") and not has_seed:
+        raise InvalidValueError.of("row_step_count", expected="options.seed beside it", got="none")
     return RowFragments(num_row_steps, fragments.soft_horizon, optional(fragments, "row_step_count"))
 
 
 def _stream_bounds_from_proto(spec: pb.StreamSpec) -> StreamBounds:
-    for name, maximum in (
-        ("step_count", MAX_STEPS),
-        ("max_ahead_steps", MAX_STEPS),
-        ("max_ahead_bytes", MAX_STEPS),
-        ("max_steps_per_version", MAX_STEPS),
-        ("max_unread_rounds", _MAX_UNREAD_ROUNDS),
-    ):
-        value = optional(spec, name)
-        if value is not None:
-            in_range(name, value, 1, maximum)
+    given = set_fields(spec)
+    for name, maximum in _STREAM_BOUNDS.items():
+        if name in given:
+            in_range(name, given[name], 1, maximum)
     return StreamBounds(
-        num_steps=optional(spec, "step_count"),
-        max_policy_lag=optional(spec, "max_policy_lag"),
-        max_ahead_steps=optional(spec, "max_ahead_steps"),
-        max_ahead_bytes=optional(spec, "max_ahead_bytes"),
-        max_steps_per_version=optional(spec, "max_steps_per_version"),
-        max_unread_rounds=optional(spec, "max_unread_rounds"),
+        num_steps=given.get("step_count"),
+        max_policy_lag=given.get("max_policy_lag"),
+        max_ahead_steps=given.get("max_ahead_steps"),
+        max_ahead_bytes=given.get("max_ahead_bytes"),
+        max_steps_per_version=given.get("max_steps_per_version"),
+        max_unread_rounds=given.get("max_unread_rounds"),
         when_full=_known("when_full", spec.when_full, _WHEN_FULL),
     )
 

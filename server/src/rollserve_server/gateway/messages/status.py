@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server import __version__
 from rollserve_server.envs import describe_space, requested
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rollserve_server.samplers import Sampler
 
 
-__all__ = ["created_to_proto", "sampler_request_from_proto", "status_to_proto", "summary_to_proto"]
+__all__ = ["CreationRequest", "created_to_proto", "creation_request_from_proto", "status_to_proto", "summary_to_proto"]
 
 
 _MAX_FAILURE, _MAX_FAILURES = 1000, 1 << 16
@@ -131,9 +131,16 @@ def _age(unix_seconds: float) -> float:
     return max(time.time() - unix_seconds, 0.0) if unix_seconds else 0.0
 
 
-def sampler_request_from_proto(
+class CreationRequest(NamedTuple):
+    """A request for a new sampler, of whose name an equal one may exist."""
+
+    sampler: SamplerRequest
+    exist_ok: bool
+
+
+def creation_request_from_proto(
     request: samplers_pb2.CreateSamplerRequest, allowed_paths: Collection[Path]
-) -> SamplerRequest:
+) -> CreationRequest:
     """Return what a request asks for.
 
     Raises:
@@ -151,7 +158,9 @@ def sampler_request_from_proto(
     lease_seconds = _lease_seconds(request) if request.HasField("lease") else None
     with in_field("quota"):
         quota = _quota_from_proto(request.quota)
-    return SamplerRequest(request.sampler, env, num_workers, optional(request, "seed"), lease_seconds, quota)
+    seed = optional(request, "seed")
+    sampler = SamplerRequest(request.sampler, env, num_workers, seed, lease_seconds, quota)
+    return CreationRequest(sampler, request.exist_ok)
 
 
 def created_to_proto(sampler: Sampler, *, existed: bool) -> samplers_pb2.CreateSamplerResponse:

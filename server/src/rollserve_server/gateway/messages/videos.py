@@ -13,10 +13,11 @@ from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import (
     MAX_FIRST_INDEX,
     MAX_STEPS,
-    expectation_from_proto,
+    expectation_of,
     in_field,
     in_range,
     optional,
+    set_fields,
 )
 from rollserve_server.gateway.messages.sample_requests import exploration_from_proto
 from rollserve_server.pool import SamplingOptions, VideoRequest
@@ -26,7 +27,8 @@ from rollserve_wire.tensors import named_tensors_from_proto, tensor_from_proto
 from rollserve_wire.v1 import video_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
 
     from rollserve_server.pool import Expectation
     from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -108,7 +110,7 @@ class EpisodeCollector:
         )
 
 
-def render_request_from_proto(request: pb.RenderEpisodeRequest) -> RenderRequest:
+def render_request_from_proto(request: pb.RenderEpisodeRequest, _: Collection[Path] = ()) -> RenderRequest:
     """Return the request for a video.
 
     Raises:
@@ -117,7 +119,7 @@ def render_request_from_proto(request: pb.RenderEpisodeRequest) -> RenderRequest
     kind = request.WhichOneof("episode")
     if kind is None:
         raise InvalidValueError.of("episode", expected="sampled or recorded", got="none")
-    expected, env_version = expectation_from_proto(request), optional(request, "environment_version")
+    expected, env_version = expectation_of(set_fields(request)), optional(request, "environment_version")
     with in_field(kind):
         episode = (
             _recorded(request.recorded) if kind == "recorded" else _sampled(request.sampled, env_version, expected)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import zlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -59,7 +58,7 @@ class Intake:
         self._query = Kind("query", num_small, 1.0)  # streams of reflection stay open for further queries
         self._num_update_bytes = 0
         self._num_evaluation_bytes = 0
-        self._update_ended = asyncio.Condition()
+        self._update_ended = asyncio.Event()
 
     async def small_request(self, rpc: OpenRpc) -> bytes:
         """Receive a request without agents, parameters and environments.
@@ -87,7 +86,7 @@ class Intake:
             ClientStalledError: the client sent nothing for a while.
         """
         async with self._receiving.reading(rpc, self._query) as data:
-            return None if data is grpc.aio.EOF else _within_size(data, _MAX_NAME_BYTES)
+            return None if data is grpc.aio.EOF else _within_size(_request_of(data, _MAX_NAME_BYTES), _MAX_NAME_BYTES)
 
     async def later_request(self, rpc: OpenRpc) -> bytes | None:
         """Receive a further request of a stream, which may come at any time; None after the last one.
@@ -96,11 +95,10 @@ class Intake:
             OverLimitError: more than 4 KiB.
         """
         data = await rpc.read_any_time()
-        return None if data is grpc.aio.EOF else _within_size(data, _MAX_NAME_BYTES)
+        return None if data is grpc.aio.EOF else _within_size(_request_of(data, _MAX_NAME_BYTES), _MAX_NAME_BYTES)
 
-    @contextlib.asynccontextmanager
-    async def update_request(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Receive the request of an update, and keep its share of the memory for the block.
+    async def update_request(self, rpc: OpenRpc) -> bytes:
+        """Receive the request of an update, which has its share of the memory until the RPC ends.
 
         Waits while the updates in progress leave too little memory.
 
@@ -109,20 +107,16 @@ class Intake:
             InvalidValueError: the client sent no request.
         """
         async with self._receiving.reading(rpc, self._large) as received:
-            data = _decompressed(_request_of(received), _MAX_SMALL_BYTES)
-            async with self._update_ended:
-                await self._update_ended.wait_for(lambda: self._num_update_bytes + len(data) <= self._share)
-                self._num_update_bytes += len(data)
-        try:
-            yield data
-        finally:
-            self._num_update_bytes -= len(data)
-            async with self._update_ended:
-                self._update_ended.notify_all()
+            data = _request_of(received)
+            while self._num_update_bytes + len(data) > self._share:
+                self._update_ended.clear()
+                await self._update_ended.wait()
+            self._num_update_bytes += len(data)
+            rpc.held.callback(self._end_update, len(data))
+        return data
 
-    @contextlib.asynccontextmanager
-    async def evaluation_request(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Receive the request of an evaluation, and keep its share of the memory for the block.
+    async def evaluation_request(self, rpc: OpenRpc) -> bytes:
+        """Receive the request of an evaluation, which has its share of the memory until the RPC ends.
 
         Raises:
             OverLimitError: the running evaluations leave too little memory, or more than 4 MiB before the client
@@ -130,7 +124,7 @@ class Intake:
             InvalidValueError: the client sent no request.
         """
         async with self._receiving.reading(rpc, self._large) as received:
-            data = _decompressed(_request_of(received), _MAX_SMALL_BYTES)
+            data = _request_of(received)
         if self._num_evaluation_bytes + len(data) > self._share:
             raise OverLimitError.of(
                 "",
@@ -140,27 +134,36 @@ class Intake:
                 reason=Reason.TOO_MANY_REQUEST_BYTES,
             )
         self._num_evaluation_bytes += len(data)
-        try:
-            yield data
-        finally:
-            self._num_evaluation_bytes -= len(data)
+        rpc.held.callback(self._end_evaluation, len(data))
+        return data
+
+    def _end_update(self, num_bytes: int) -> None:
+        self._num_update_bytes -= num_bytes
+        self._update_ended.set()
+
+    def _end_evaluation(self, num_bytes: int) -> None:
+        self._num_evaluation_bytes -= num_bytes
 
     async def _received(self, rpc: OpenRpc, kind: Kind, max_bytes: int) -> bytes:
         async with self._receiving.reading(rpc, kind) as received:
-            return _within_size(_request_of(received), max_bytes)
+            return _within_size(_request_of(received, max_bytes), max_bytes)
 
 
-def _request_of(received: Any) -> bytes:
-    """Return a request; raise InvalidValueError if the client has sent none."""
+def _request_of(received: Any, max_bytes: int = _MAX_SMALL_BYTES) -> bytes:
+    """Return a request as it was before its client compressed it, if it did.
+
+    Raises:
+        InvalidValueError: the client has sent none, or bytes that begin as gzip's format and do not follow it.
+        OverLimitError: a compressed request of more than `max_bytes` before its compression.
+    """
     if received is grpc.aio.EOF:
         raise InvalidValueError.of("", expected="a request", got="the end of the stream")
     assert isinstance(received, bytes)  # noqa: S101
-    return received
+    return _decompressed(received, max_bytes) if received.startswith(_GZIP) else received
 
 
 def _within_size(data: bytes, max_bytes: int) -> bytes:
-    """Return a request, without its compression if it has one; raise OverLimitError if it is too large."""
-    data = _decompressed(data, max_bytes)
+    """Return a request; raise OverLimitError if it is too large."""
     if len(data) > max_bytes:
         expected, got = f"a request of at most {max_bytes} bytes", f"{len(data)} bytes"
         raise OverLimitError.of("", expected=expected, got=got, reason=Reason.REQUEST_TOO_LARGE)
@@ -168,14 +171,6 @@ def _within_size(data: bytes, max_bytes: int) -> bytes:
 
 
 def _decompressed(data: bytes, max_bytes: int) -> bytes:
-    """Return a request as it was before its client compressed it; any other request as it is.
-
-    Raises:
-        OverLimitError: a compressed request of more than `max_bytes` before its compression.
-        InvalidValueError: bytes that begin as gzip's format and do not follow it.
-    """
-    if not data.startswith(_GZIP):
-        return data
     decompressor = zlib.decompressobj(_GZIP_WINDOW_BITS)
     try:
         content = decompressor.decompress(data, max_bytes + 1)

@@ -1,4 +1,8 @@
-"""Parsing of serialized requests, within limits that are checked before anything is made of them."""
+"""Parsing of serialized requests, within limits that are checked before anything is made of them.
+
+A field takes hundreds of times its bytes in memory once it is parsed. So the bytes are scanned first, unless they are
+too few for anything of which there may be too much. Parameters are not parsed at all: they stay where they arrived.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,28 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from rollserve_server.errors import InvalidValueError, OverLimitError, joined
+from rollserve_wire.parameter_updates import read_parameters_update
 from rollserve_wire.protobuf import LENGTH_DELIMITED, UnusualError, fields
 from rollserve_wire.reasons import Reason
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from rollserve_wire.parameter_updates import ParametersUpdate
 
-__all__ = ["MAX_FIELDS", "MAX_NAME_BYTES", "MAX_TEXT_BYTES", "check_fields", "max_elements", "parse", "parse_unchecked"]
+__all__ = [
+    "MAX_FIELDS",
+    "MAX_NAME_BYTES",
+    "MAX_TEXT_BYTES",
+    "check_fields",
+    "max_elements",
+    "parse",
+    "parse_agent_update",
+    "parse_receipt",
+    "parse_stream_spec",
+    "parse_unchecked",
+]
 
 
 _M = TypeVar("_M", bound="Message")
@@ -40,6 +58,8 @@ _OTHER_MAX_ELEMENTS: Mapping[str, int] = {
     # Of a saved sampler, one for each row of all workers; and bounded where evaluations are read.
     **dict.fromkeys(("rows", "policy_maps"), sys.maxsize),
 }
+_MIN_CHECKED_BYTES = 1025
+"""Least size of a request in which there can be too much of anything: more than 1024 elements."""
 _NUMBER_BYTES = {FieldDescriptor.CPPTYPE_DOUBLE: 8, FieldDescriptor.CPPTYPE_FLOAT: 4}
 """Size of a number in a packed list; other types may take as little as one byte."""
 
@@ -51,8 +71,33 @@ def parse(kind: type[_M], data: bytes) -> _M:
         OverLimitError: the request has too many fields, or too long a text; see `check_fields`.
         InvalidValueError: the bytes are no such request.
     """
-    check_fields(kind, data)
+    if len(data) >= _MIN_CHECKED_BYTES:
+        check_fields(kind, data)
     return parse_unchecked(kind, data)
+
+
+def parse_agent_update(data: bytes) -> pb.UpdateAgentRequest | ParametersUpdate:
+    """Return a request of `UpdateAgent`; one with parameters for all workers as views of its bytes."""
+    return read_parameters_update(data) or parse(pb.UpdateAgentRequest, data)
+
+
+def parse_stream_spec(data: bytes) -> pb.StreamSpec:
+    """Return what the first message of `StreamSamples` asks for."""
+    message = _parse_content(data, "spec", "a spec in the first message")
+    return message.spec
+
+
+def parse_receipt(data: bytes) -> int:
+    """Return the number of rounds that the client has taken, from a later message of `StreamSamples`."""
+    return _parse_content(data, "receipt", "a receipt in each later message").receipt.round_count
+
+
+def _parse_content(data: bytes, kind: str, expected: str) -> pb.StreamSamplesRequest:
+    message = parse(pb.StreamSamplesRequest, data)
+    got = message.WhichOneof("content")
+    if got != kind:
+        raise InvalidValueError.of("content", expected=expected, got=got or "none")
+    return message
 
 
 def parse_unchecked(kind: type[_M], data: bytes) -> _M:

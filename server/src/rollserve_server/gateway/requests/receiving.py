@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc.aio
@@ -46,27 +46,25 @@ class Kind(NamedTuple):
     max_seconds: float | None = None
 
 
-@dataclass(eq=False)
 class _Read:
     """A read of a request.
 
     Attributes:
         rpc: the RPC.
         kind: kind of the request.
+        charged_to: whom the read is charged to, and its connection.
         may_begin: done once gRPC may read.
         began: when that was (`time.monotonic`).
         has_arrived: whether the request is there.
     """
 
-    rpc: OpenRpc
-    kind: Kind
-    may_begin: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    began: float = 0.0
-    has_arrived: bool = False
-
-    @property
-    def charged_to(self) -> tuple[str, ...]:
-        return (*self.rpc.charged_to, self.rpc.connection)
+    def __init__(self, rpc: OpenRpc, kind: Kind) -> None:
+        self.rpc = rpc
+        self.kind = kind
+        self.charged_to = (*rpc.charged_to, rpc.connection)
+        self.may_begin: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.began = 0.0
+        self.has_arrived = False
 
 
 @dataclass
@@ -133,7 +131,8 @@ class Receiving:
             if read in self._waiting:
                 self._waiting.remove(read)
             if read in self._begun:
-                self._end_arrival(read, 0)
+                if not read.has_arrived:
+                    self._end_arrival(read, 0)
                 self._begun.remove(read)
                 self._num_begun.subtract(read.charged_to)
                 for charged in read.charged_to:
@@ -144,7 +143,7 @@ class Receiving:
 
     def _begin_waiting(self) -> None:
         """Begin the reads that may begin."""
-        while (read := self._next_read()) is not None:
+        while self._waiting and (read := self._next_read()) is not None:
             self._waiting.remove(read)
             self._begun.add(read)
             self._arriving.setdefault(read.kind, set()).add(read)
@@ -167,27 +166,30 @@ class Receiving:
             key = read.kind, read.rpc.peer
             if key not in have_room:
                 have_room[key] = self._has_room(*key)
-            if have_room[key] and (best is None or self._share(read) < share):
-                best, share = read, self._share(read)
-                if not any(share):
+            if not have_room[key]:
+                continue
+            own = self._share(read)
+            if best is None or own < share:
+                best, share = read, own
+                if share == (0, 0):
                     break
         return best
 
     def _has_room(self, kind: Kind, peer: str) -> bool:
         """Whether a read may begin: a client leaves one place to others."""
-        arriving = self._arriving.get(kind, ())
+        arriving = self._arriving.get(kind)
+        if not arriving:
+            return True
         if len(arriving) >= kind.max_arriving:
             return False
         return sum(each.rpc.peer == peer for each in arriving) < max(kind.max_arriving - 1, 1)
 
     def _share(self, read: _Read) -> tuple[int, int]:
         """Return what the client of a read has of all reads, and what its address or principal has."""
-        return self._num_begun[read.rpc.peer], max(self._num_begun[charged] for charged in read.rpc.charged_to)
+        return self._num_begun[read.rpc.peer], max(map(self._num_begun.__getitem__, read.rpc.charged_to))
 
     def _end_arrival(self, read: _Read, num_bytes: int) -> None:
         """Count the bytes of a request that has arrived no more among those of its connection."""
-        if read.has_arrived:
-            return
         read.has_arrived = True
         connection = self._connections[read.rpc.connection]
         connection.num_before += num_bytes
@@ -202,6 +204,8 @@ class Receiving:
 
     def _look(self) -> None:
         self._look_timer = None
+        if not (self._waiting or self._connections):
+            return
         try:
             self._look_at_reads()
             self._begin_waiting()

@@ -48,10 +48,10 @@ class OpenRpc:
         principal: who the client is; None before that is known.
         sampler: name of the sampler that it concerns.
         changes: its effects, for the audit log.
+        is_audited: whether there is an audit log.
         unsent_since: since when a request is due that has not arrived (`time.monotonic`), or None.
         stalled_since: when the RPC began to wait for its client (`time.monotonic`), or None while it does not wait.
         num_unread_bytes: size of the message that the client has not read yet.
-        max_joined_bytes: size of messages that join several responses; 0 if the client accepts none.
         held: what the RPC keeps until it has ended.
     """
 
@@ -74,7 +74,8 @@ class OpenRpc:
         self.changes: dict[str, object] = {}
         self.unsent_since: float | None = time.monotonic()
         self.stalled_since: float | None = None
-        self.num_unread_bytes = self.max_joined_bytes = 0
+        self.num_unread_bytes = 0
+        self.is_audited = False
         self.held = contextlib.ExitStack()
         self._context = context
         self._stall_seconds = self._limit_seconds = stall_seconds

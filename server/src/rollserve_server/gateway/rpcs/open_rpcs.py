@@ -1,4 +1,9 @@
-"""Registry of open RPCs, and the bound on messages of ended RPCs that clients have not read."""
+"""Registry of open RPCs, the handlers that gRPC calls, and the bound on messages that clients have not read.
+
+gRPC passes bytes on in both directions: bytes that cannot be parsed are an error like any other, and sampled messages
+are bytes already. Every handler takes its request as a stream, because gRPC reads no more of a stream than it is asked
+to; clients see no difference.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,10 @@ import asyncio
 import contextlib
 import copy
 import time
-from collections.abc import AsyncGenerator, Generator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
 
 from rollserve_server.errors import DomainError, OverLimitError, shorten
 from rollserve_server.gateway.rpcs.open_rpc import Context, OpenRpc
@@ -15,6 +22,8 @@ from rollserve_server.gateway.rpcs.statuses import RefusalLog, abort, code_of, r
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from rollserve_server.gateway.access import Access
     from rollserve_server.gateway.audit import AuditLog
     from rollserve_server.gateway.rpcs.places import Places
@@ -74,24 +83,92 @@ class OpenRpcs:
             is_awaited: whether a server that stops waits for the RPC, and ends it after the grace period.
         """
         rpc = OpenRpc(name, context, self._stall_seconds)
+        rpc.is_audited = self._audit_log is not None
         if is_awaited:
             self._awaited.add(rpc)
-        with self._recorded(rpc, context) as end:
+        span = None
+        if self._tracing is not None:
+            span = self._tracing.begin_rpc(name, rpc.began, context.invocation_metadata)
+        with self._metrics.counting(name) as end:
             try:
-                with self._audited(rpc, end):
+                try:
                     async with rpc.endable():
                         if self._access is not None:
                             rpc.admit(self._access)
                         with self._places.held_by(rpc), rpc.held:
                             yield rpc
+                except Exception as error:
+                    end.status, end.reason = code_of(error).name, reason_of(error)
+                    raise
+                except BaseException:
+                    end.status = "CANCELLED"
+                    raise
+                finally:
+                    if self._audit_log is not None:  # before the client has the status
+                        self._audit_log.write(rpc, end.status, end.reason)
             except Exception as error:  # nothing unforeseen may reach the client
-                with self._counting_unread(rpc):
+                self._num_unread_bytes += rpc.num_unread_bytes
+                try:
                     await rpc.initial_metadata_sent()
                     await abort(context, error, rpc, self._refusals)
+                finally:  # gRPC keeps the message until the client knows of the RPC's end
+                    self._num_unread_bytes -= rpc.num_unread_bytes
             finally:
                 self._awaited.discard(rpc)
                 if not self._awaited:
                     self._none_left.set()
+                if span is not None:
+                    _end_span(span, rpc, end)
+
+    def unary_handler(
+        self,
+        name: str,
+        respond: Callable[[OpenRpc], Awaitable[Message]],
+        *,
+        is_awaited: bool = True,
+        why_late: str = "",
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return the handler of an RPC with one response.
+
+        Args:
+            name: the RPC's name, without its service.
+            respond: reads the request of an open RPC, and returns the response.
+            is_awaited: whether a server that stops waits for the RPC.
+            why_late: what may take longer than the client's time for the RPC, which it then hears; empty for nothing.
+        """
+
+        async def handle(_: object, context: Context) -> bytes:
+            async with self.open(name, context, is_awaited=is_awaited) as rpc:
+                if why_late:
+                    rpc.end_before_deadline(why_late)
+                return (await respond(rpc)).SerializeToString()
+
+        return grpc.stream_unary_rpc_method_handler(handle, None, None)
+
+    def stream_handler(
+        self,
+        name: str,
+        respond: Callable[[OpenRpc], Awaitable[None]],
+        *,
+        is_awaited: bool = True,
+        limits_unread: bool = True,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return the handler of an RPC with a stream of responses.
+
+        Args:
+            name: the RPC's name, without its service.
+            respond: reads the requests of an open RPC, and writes the responses.
+            is_awaited: whether a server that stops waits for the RPC.
+            limits_unread: whether the RPC is refused while clients leave too much of ended RPCs unread.
+        """
+
+        async def handle(_: object, context: Context) -> None:
+            async with self.open(name, context, is_awaited=is_awaited) as rpc:
+                if limits_unread:
+                    self.check_unread()
+                await respond(rpc)
+
+        return grpc.stream_stream_rpc_method_handler(handle, None, None)
 
     def end(self, error: DomainError) -> None:
         """End all awaited RPCs with an error."""
@@ -115,43 +192,6 @@ class OpenRpcs:
             got = f"{self._num_unread_bytes} bytes"
             hint = "read each stream to its end, or close the connection"
             raise OverLimitError.of("", expected=expected, got=got, hint=hint, reason=Reason.TOO_MANY_STALLED_CALLS)
-
-    @contextlib.contextmanager
-    def _recorded(self, rpc: OpenRpc, context: Context) -> Generator[RpcEnd, None, None]:
-        """Count the RPC of the block, and trace it. The block says how it ended."""
-        span = None
-        if self._tracing is not None:
-            span = self._tracing.begin_rpc(rpc.name, rpc.began, context.invocation_metadata)
-        with self._metrics.counting(rpc.name) as end:
-            try:
-                yield end
-            finally:
-                if span is not None:
-                    _end_span(span, rpc, end)
-
-    @contextlib.contextmanager
-    def _audited(self, rpc: OpenRpc, end: RpcEnd) -> Generator[None, None, None]:
-        """Record how the RPC of the block ends, and write its audit line before the client has the status."""
-        try:
-            yield
-        except Exception as error:
-            end.status, end.reason = code_of(error).name, reason_of(error)
-            raise
-        except BaseException:
-            end.status = "CANCELLED"
-            raise
-        finally:
-            if self._audit_log is not None:
-                self._audit_log.write(rpc, end.status, end.reason)
-
-    @contextlib.contextmanager
-    def _counting_unread(self, rpc: OpenRpc) -> Generator[None, None, None]:
-        """Count the RPC's unread message while gRPC keeps it: until the client knows of the RPC's end."""
-        self._num_unread_bytes += rpc.num_unread_bytes
-        try:
-            yield
-        finally:
-            self._num_unread_bytes -= rpc.num_unread_bytes
 
 
 def _end_span(span: Span, rpc: OpenRpc, end: RpcEnd) -> None:

@@ -23,6 +23,10 @@ class Places:
     When there is none left, an RPC is ended to make room: of the client with the most places, the one that has had its
     place longest. The newcomer's client, or its address, must have at least two places fewer. A client is a principal,
     or else a connection.
+
+    Attributes:
+        max_in_all: number of places.
+        max_of_client: number of places of one client; None for no bound.
     """
 
     def __init__(
@@ -45,8 +49,8 @@ class Places:
                 request has not arrived are ended then. None if any RPC may be ended, for a client with fewer.
         """
         self._what = what
-        self._max_in_all = max_in_all
-        self._max_of_client = max_of_client
+        self.max_in_all = max_in_all
+        self.max_of_client = max_of_client
         self._max_of_peer = max_of_peer or max_in_all
         self._patience_seconds = patience_seconds
         self._rpcs: dict[OpenRpc, None] = {}  # in order of arrival
@@ -60,19 +64,27 @@ class Places:
         Raises:
             OverLimitError: there is none, for all clients together, or for the RPC's client, address or principal.
         """
-        full = next((each for each in rpc.charged_to if self._num_charged[each] >= self._max_of_peer), None)
-        if self._max_of_client is not None and self._num_by_client[rpc.peer] >= self._max_of_client:
-            raise self._full(f"{self._max_of_client} {self._what} of a client")
+        full = None
+        for charged in rpc.charged_to:
+            if self._num_charged[charged] >= self._max_of_peer:
+                full = charged
+                break
+        if self.max_of_client is not None and self._num_by_client[rpc.peer] >= self.max_of_client:
+            raise self._full(f"{self.max_of_client} {self._what} of a client")
         if full is not None:
             self._make_room(rpc, full, f"{self._max_of_peer} {self._what} of an address or a principal at a time")
-        elif len(self._rpcs) >= self._max_in_all:
-            self._make_room(rpc, None, f"{self._max_in_all} {self._what} at a time")
+        elif len(self._rpcs) >= self.max_in_all:
+            self._make_room(rpc, None, f"{self.max_in_all} {self._what} at a time")
         self._rpcs[rpc] = None
         self._count(rpc, 1)
         try:
             yield
         finally:
             self._free(rpc)
+
+    async def admit(self, stack: contextlib.ExitStack, rpc: OpenRpc) -> None:
+        """Give an RPC a place until the stack is closed, at once; raises as `held_by`."""
+        stack.enter_context(self.held_by(rpc))
 
     def _make_room(self, newcomer: OpenRpc, charged: str | None, limit: str) -> None:
         """End an RPC; raise OverLimitError if none may be ended.
@@ -112,8 +124,10 @@ class Places:
             self._count(rpc, -1)
 
     def _count(self, rpc: OpenRpc, change: int) -> None:
-        charges = [(self._num_charged, charged) for charged in rpc.charged_to]
-        for counter, key in (*charges, (self._num_by_client, rpc.peer)):
-            counter[key] += change
-            if not counter[key]:
-                del counter[key]
+        for charged in rpc.charged_to:
+            self._num_charged[charged] += change
+            if not self._num_charged[charged]:
+                del self._num_charged[charged]
+        self._num_by_client[rpc.peer] += change
+        if not self._num_by_client[rpc.peer]:
+            del self._num_by_client[rpc.peer]
