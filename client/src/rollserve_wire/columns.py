@@ -1,14 +1,16 @@
-"""Columns of an episode batch: the names of its fields by their kinds, and what holds their arrays.
+"""The table of columns of batches, from which messages, checks, joining and files follow, and what holds their arrays.
 
-Columns are one array for a plain space, or one array for each leaf of a nested space. An info that some rows lack is 0
+A column is one array for a plain space, or one array for each leaf of a nested space. An info that some rows lack is 0
 in these rows and has a mask beside it: a bool column named like it with `_` in front, as in gymnasium's vector
 environments. Texts among the infos of environments are columns of UTF-8 bytes.
 """
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,76 +21,298 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "END_FIELDS",
-    "FIELDS",
-    "FLOAT_HEADERS",
+    "COLUMNS",
+    "END_COLUMNS",
+    "ENV_INFOS",
     "HEADERS",
     "INFOS",
-    "INTEGER_HEADERS",
     "JSON_PREFIX",
+    "MANY_COLUMNS",
     "MAX_TEXT_INFO_BYTES",
-    "OPTIONAL_COLUMNS",
-    "OPTIONAL_HEADERS",
-    "REQUIRED",
+    "ORIGINALS",
+    "PER_SEGMENT",
+    "PER_STEP",
+    "POLICY_COLUMNS",
     "SEGMENT_COLUMNS",
-    "STEP_COLUMNS",
     "TEXT_PREFIX",
+    "ColumnSpec",
     "Columns",
+    "Joined",
+    "Kind",
     "columns_of",
     "concatenate_columns",
     "concatenate_infos",
     "exact_dtype",
     "is_mask",
+    "joined_rows",
     "leaves_of",
     "map_columns",
     "mask_name",
     "named_arrays",
+    "original",
     "text_infos",
     "without_full_masks",
 ]
 
 
-OPTIONAL_COLUMNS = {"raw_rewards": "rewards", "env_actions": "actions"}
-"""Columns that can be None, and the columns whose values they have then."""
+class Kind(enum.Enum):
+    """What a column has in each row, and the form in which messages have it."""
 
-STEP_COLUMNS = ("observations", "actions", "rewards", "agent_infos", "env_infos", *OPTIONAL_COLUMNS)
-"""Fields with a row for each step."""
+    HEADER = enum.auto()
+    """A number or a truth value; packed."""
+    NUMBERS = enum.auto()
+    """Numbers of one shape, a single one except in global states; a Tensor."""
+    LEAVES = enum.auto()
+    """A value for each leaf of a space; NamedTensors."""
+    INFOS = enum.auto()
+    """Values by name, where gaps have a mask; NamedTensors."""
 
-SEGMENT_COLUMNS = ("last_observations", "episode_infos", "initial_states", "last_states")
-"""Fields with a row for each segment, beside the headers."""
 
-INTEGER_HEADERS = ("lengths", "policy_versions", "episode_indices", "first_steps")
-"""Headers of integers that every batch has."""
+class Joined(enum.Enum):
+    """What a segment that is joined of several parts has."""
 
-OPTIONAL_HEADERS = ("env_seeds", "worker_indices", "row_indices")
-"""Headers of integers that can be None."""
+    FIRST = enum.auto()
+    """What the first part has."""
+    LAST = enum.auto()
+    """What the last part has."""
+    SUM = enum.auto()
+    """The sum over the parts."""
 
-FLOAT_HEADERS = ("last_values", "returns_before", "discounted_returns_before")
-"""Headers of floats; all but `returns_before` can be None."""
 
-END_FIELDS = ("terminated", "truncated", "last_observations", "last_values", "last_states")
-"""Fields that a segment joined of several ones has from the last of them; others have them from the first."""
+def _none(batch: Any) -> None:
+    """Return None, for a column that a batch can be without."""
 
-HEADERS = (
-    "lengths",
-    "terminated",
-    "truncated",
-    "policy_versions",
-    "episode_indices",
-    "first_steps",
-    *OPTIONAL_HEADERS,
-    *FLOAT_HEADERS,
+
+def _no_infos(batch: Any) -> dict[str, np.ndarray]:
+    return {}
+
+
+def _zeros(batch: Any) -> np.ndarray:
+    return np.zeros(len(batch.lengths), np.int64)
+
+
+def _positions(batch: Any) -> np.ndarray:
+    return np.arange(len(batch.lengths), dtype=np.int64)
+
+
+def _known_returns(batch: Any) -> np.ndarray:
+    """Return the sums of no rewards before episodes, and NaN before segments that begin later."""
+    return np.where(batch.first_steps == 0, 0.0, np.nan)
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """Entry of the table of columns.
+
+    Attributes:
+        name: attribute of the batch, and group under which workers record the column.
+        kind: its form.
+        comment: its content.
+        by_step: whether it has a row for each step; otherwise one for each segment.
+        dtypes: kinds of dtypes that it may have, as in `numpy.dtype.kind`; all kinds of numbers by default.
+        joined: what a joined segment has of it. Rows of steps stay as they are.
+        default: returns the column of a batch that it was not given to; None if it has to be given.
+        fields: fields of the message that can hold it, of which the first one that fits does; its name by default.
+        original_of: the column that transforms change, and that this one has the environment's own values of. A batch
+            without this one has them there.
+        option: option of sampling calls that it comes with; empty if it does not depend on one.
+    """
+
+    name: str
+    kind: Kind
+    comment: str
+    by_step: bool = False
+    dtypes: str = "biufc"
+    joined: Joined = Joined.FIRST
+    default: Callable[[Any], Any] | None = None
+    fields: tuple[str, ...] = ()
+    original_of: str = ""
+    option: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", self.fields or (self.name,))
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether it can be None."""
+        return self.default is _none
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it has one number or truth value in each row."""
+        return self.kind in (Kind.HEADER, Kind.NUMBERS)
+
+
+def _table(*specs: ColumnSpec) -> dict[str, ColumnSpec]:
+    return {spec.name: spec for spec in specs}
+
+
+_INTEGERS, _FLOATS, _FLAGS, _REALS = "iu", "f", "b", "fiu"
+
+COLUMNS: Mapping[str, ColumnSpec] = _table(
+    ColumnSpec("observations", Kind.LEAVES, "observation before each step", by_step=True),
+    ColumnSpec("actions", Kind.LEAVES, "action of each step, as the agent chose it", by_step=True),
+    ColumnSpec("rewards", Kind.NUMBERS, "reward of each step, with transforms", by_step=True, dtypes=_REALS),
+    ColumnSpec("agent_infos", Kind.INFOS, "infos of the agent's actions", by_step=True, default=_no_infos),
+    ColumnSpec(
+        "env_infos",
+        Kind.INFOS,
+        "infos of the environment's steps",
+        by_step=True,
+        default=_no_infos,
+        fields=("environment_infos",),
+    ),
+    ColumnSpec(
+        "raw_rewards",
+        Kind.NUMBERS,
+        "reward of each step, as the environment returned it, where transforms change rewards",
+        by_step=True,
+        dtypes=_REALS,
+        default=_none,
+        original_of="rewards",
+    ),
+    ColumnSpec(
+        "env_actions",
+        Kind.LEAVES,
+        "action of each step, as the environment got it, where transforms change actions",
+        by_step=True,
+        default=_none,
+        fields=("environment_actions",),
+        original_of="actions",
+    ),
+    ColumnSpec("last_observations", Kind.LEAVES, "observation after the last step", joined=Joined.LAST),
+    ColumnSpec("episode_infos", Kind.INFOS, "infos of the environment's reset", default=_no_infos),
+    ColumnSpec("initial_states", Kind.INFOS, "recurrent states before the first step", default=_no_infos),
+    ColumnSpec(
+        "last_states",
+        Kind.INFOS,
+        "recurrent states after the last step",
+        joined=Joined.LAST,
+        default=_no_infos,
+        option="return_last_states",
+    ),
+    ColumnSpec("lengths", Kind.HEADER, "number of steps", dtypes=_INTEGERS, joined=Joined.SUM),
+    ColumnSpec("terminated", Kind.HEADER, "whether the state after it is terminal", dtypes=_FLAGS, joined=Joined.LAST),
+    ColumnSpec("truncated", Kind.HEADER, "whether a limit ended the episode", dtypes=_FLAGS, joined=Joined.LAST),
+    ColumnSpec("policy_versions", Kind.HEADER, "version that acted", dtypes=_INTEGERS, default=_zeros),
+    ColumnSpec("episode_indices", Kind.HEADER, "index of the episode", dtypes=_INTEGERS, default=_positions),
+    ColumnSpec("first_steps", Kind.HEADER, "steps of the episode before it", dtypes=_INTEGERS, default=_zeros),
+    ColumnSpec(
+        "env_seeds",
+        Kind.HEADER,
+        "seed of the environment's reset",
+        dtypes=_INTEGERS,
+        default=_none,
+        fields=("environment_seeds", "wide_environment_seeds"),
+    ),
+    ColumnSpec("worker_indices", Kind.HEADER, "worker that the episode is bound to", dtypes=_INTEGERS, default=_none),
+    ColumnSpec("row_indices", Kind.HEADER, "row that it ran in", dtypes=_INTEGERS, default=_none),
+    ColumnSpec(
+        "last_values",
+        Kind.NUMBERS,
+        "value of the last observation",
+        dtypes=_FLOATS,
+        joined=Joined.LAST,
+        default=_none,
+        option="return_last_values",
+    ),
+    ColumnSpec(
+        "returns_before",
+        Kind.HEADER,
+        "raw rewards of the episode before it",
+        dtypes=_FLOATS,
+        default=_known_returns,
+        option="return_returns_before",
+    ),
+    ColumnSpec(
+        "discounted_returns_before",
+        Kind.HEADER,
+        "discounted return of the episode before it",
+        dtypes=_FLOATS,
+        default=_none,
+        option="return_discount",
+    ),
 )
-"""Fields with a number or a truth value for each segment."""
+"""The columns of an `EpisodeBatch`, by name."""
 
-FIELDS = (*STEP_COLUMNS, *SEGMENT_COLUMNS, *HEADERS)
-"""Fields of a batch, except the account."""
+MANY_COLUMNS: Mapping[str, ColumnSpec] = _table(
+    ColumnSpec("episode_indices", Kind.HEADER, "index of the episode", dtypes=_INTEGERS),
+    ColumnSpec("first_steps", Kind.HEADER, "environment steps of the episode before it", dtypes=_INTEGERS),
+    ColumnSpec("lengths", Kind.HEADER, "number of environment steps", dtypes=_INTEGERS, joined=Joined.SUM),
+    ColumnSpec(
+        "terminated", Kind.HEADER, "whether an agent was terminated at the end", dtypes=_FLAGS, joined=Joined.LAST
+    ),
+    ColumnSpec(
+        "truncated", Kind.HEADER, "whether an agent was truncated at the end", dtypes=_FLAGS, joined=Joined.LAST
+    ),
+    ColumnSpec("agent_step_counts", Kind.HEADER, "steps of all agents", dtypes=_INTEGERS, joined=Joined.SUM),
+    ColumnSpec("global_states", Kind.NUMBERS, "state before each environment step", by_step=True, default=_none),
+    ColumnSpec("last_global_states", Kind.NUMBERS, "state after the last step", joined=Joined.LAST, default=_none),
+)
+"""The columns of a `MultiAgentBatch`, by name; its segments are parts of episodes, its steps environment steps."""
 
-INFOS = ("agent_infos", "env_infos", "episode_infos", "initial_states", "last_states")
-"""Fields that are mappings, whose arrays can have gaps."""
+POLICY_COLUMNS: Mapping[str, ColumnSpec] = _table(
+    ColumnSpec("agent_positions", Kind.HEADER, "agent of the life", dtypes=_INTEGERS),
+    ColumnSpec(
+        "env_steps",
+        Kind.HEADER,
+        "environment step of each step",
+        by_step=True,
+        dtypes=_INTEGERS,
+        fields=("environment_steps",),
+    ),
+    ColumnSpec("rewards_before", Kind.HEADER, "rewards before the first action", dtypes=_FLOATS),
+)
+"""The columns that a `PolicyBatch` has beside those of its `EpisodeBatch`, by name."""
 
-REQUIRED = ("observations", "last_observations", "actions", "rewards", "terminated", "truncated")
-"""Fields that every row of `EpisodeBatch.from_list` has."""
+PER_STEP = {name: spec for name, spec in COLUMNS.items() if spec.by_step}
+"""Columns with a row for each step."""
+
+PER_SEGMENT = {name: spec for name, spec in COLUMNS.items() if not spec.by_step}
+"""Columns with a row for each segment."""
+
+HEADERS = {name: spec for name, spec in PER_SEGMENT.items() if spec.is_flat}
+"""Columns with a number or a truth value for each segment."""
+
+SEGMENT_COLUMNS = {name: spec for name, spec in PER_SEGMENT.items() if not spec.is_flat}
+"""Other columns with a row for each segment."""
+
+INFOS = {name: spec for name, spec in COLUMNS.items() if spec.kind is Kind.INFOS}
+"""Columns that are mappings, whose arrays can have gaps."""
+
+ENV_INFOS = ("env_infos", "episode_infos")
+"""Infos of environments, which can have any names, types and shapes."""
+
+END_COLUMNS = {name: spec for name, spec in PER_SEGMENT.items() if spec.joined is Joined.LAST}
+"""Columns that a segment joined of several parts has from the last of them."""
+
+ORIGINALS = {spec.original_of: name for name, spec in COLUMNS.items() if spec.original_of}
+"""Columns that transforms change, and the columns that have the environment's own values then."""
+
+
+def original(batch: Any, name: str) -> Any:
+    """Return the environment's own values of a column: its rewards, or the actions that it got."""
+    own = getattr(batch, ORIGINALS[name])
+    return getattr(batch, name) if own is None else own
+
+
+def joined_rows(spec: ColumnSpec, column: Columns | None, begins: np.ndarray, ends: np.ndarray) -> Columns | None:
+    """Return the rows of a column after segments were joined; rows of steps stay as they are.
+
+    Args:
+        spec: its entry in the table.
+        column: the column.
+        begins: positions of the first part of each joined segment.
+        ends: positions of the last part of each.
+    """
+    if column is None or spec.by_step:
+        return column
+    if spec.joined is Joined.SUM:
+        return map_columns(lambda array: np.add.reduceat(array, begins), column)
+    positions = ends if spec.joined is Joined.LAST else begins
+    rows = map_columns(lambda array: array[positions], column)
+    # Segments that had gaps may have been joined to others.
+    return without_full_masks(rows) if spec.kind is Kind.INFOS and isinstance(rows, Mapping) else rows
 
 
 _MAX_EXACT = 1 << 53
@@ -105,7 +329,7 @@ def leaves_of(columns: Columns) -> Mapping[str, np.ndarray]:
 
 def named_arrays(batch: Any) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the arrays of a batch's columns and headers, each by its field and, after a slash, the name of its leaf."""
-    for name in FIELDS:
+    for name in COLUMNS:
         columns = getattr(batch, name)
         for leaf, array in leaves_of(columns).items() if columns is not None else ():
             yield f"{name}/{leaf}" if leaf else name, array

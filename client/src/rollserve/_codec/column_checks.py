@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_wire.columns import (
-    FLOAT_HEADERS,
-    HEADERS,
-    INFOS,
-    OPTIONAL_COLUMNS,
-    OPTIONAL_HEADERS,
-    SEGMENT_COLUMNS,
-    STEP_COLUMNS,
-    leaves_of,
-)
+from rollserve_wire.columns import COLUMNS, Kind, leaves_of
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
@@ -39,21 +30,17 @@ def check_batch(batch: Any) -> None:
     num_steps = int(batch.lengths.sum())
     if num_steps != len(batch.rewards):
         raise ValueError(f"lengths: {mismatch(f'a sum of {len(batch.rewards)}, as rewards has rows', num_steps)}")
-    for name in HEADERS:
-        header = getattr(batch, name)
-        if header is not None or name not in (*OPTIONAL_HEADERS, "last_values", "discounted_returns_before"):
-            check_header(name, header, _header_kinds(name), num_segments)
-    for name in STEP_COLUMNS:
+    for name, spec in COLUMNS.items():
         columns = getattr(batch, name)
-        if columns is not None or name not in OPTIONAL_COLUMNS:
-            _check_columns(name, columns, num_steps)
-    if batch.raw_rewards is not None:
-        check_header("raw_rewards", batch.raw_rewards, "fiu", num_steps)
-    for name in SEGMENT_COLUMNS:
-        _check_columns(name, getattr(batch, name), num_segments)
-    for name in INFOS:
-        if not isinstance(getattr(batch, name), Mapping):
-            raise ValueError(f"{name}: {mismatch('a mapping', type(getattr(batch, name)).__name__)}")
+        length = num_steps if spec.by_step else num_segments
+        if columns is None and spec.is_optional:
+            continue
+        if spec.is_flat:
+            check_header(name, columns, spec.dtypes, length)
+        elif spec.kind is Kind.INFOS and not isinstance(columns, Mapping):
+            raise ValueError(f"{name}: {mismatch('a mapping', type(columns).__name__)}")
+        else:
+            _check_columns(name, columns, length)
     _check_last_observations(batch.observations, batch.last_observations)
 
 
@@ -67,13 +54,6 @@ def check_header(name: str, array: object, kinds: str, length: int | None) -> No
         raise ValueError(f"{name}: {mismatch(f'dtype {_KINDS[kinds]}', array.dtype)}")
     if length is not None and len(array) != length:
         raise ValueError(f"{name}: {mismatch(f'{length} rows', len(array))}")
-
-
-def _header_kinds(name: str) -> str:
-    """Return the kinds of dtypes that a header may have."""
-    if name in FLOAT_HEADERS:
-        return "f"
-    return "b" if name in ("terminated", "truncated") else "iu"
 
 
 def as_int64(name: str, header: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from rollserve import EpisodeBatch, data
 from rollserve_server.datasets.commands import RefusedError, serve
 from rollserve_server.datasets.folder import HeldFiles
 from rollserve_server.datasets.processes import max_read_bytes
-from rollserve_wire.columns import FIELDS, STEP_COLUMNS, leaves_of, map_columns, named_arrays
+from rollserve_wire.columns import COLUMNS, PER_STEP, leaves_of, map_columns, named_arrays
 from rollserve_wire.errors import InvalidArgumentError
 from rollserve_wire.spaces import space_to_proto
 from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
@@ -248,8 +248,8 @@ def _slice(batch: EpisodeBatch, steps: slice, segments: slice) -> Any:
     """Return some steps and segments of a batch, without checks, with lengths, flags and first steps of its own."""
     part = object.__new__(EpisodeBatch)
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    for name in FIELDS:
-        rows = steps if name in STEP_COLUMNS else segments
+    for name in COLUMNS:
+        rows = steps if name in PER_STEP else segments
         if fields[name] is not None:
             fields[name] = map_columns(lambda array, rows=rows: array[rows], fields[name])  # type: ignore[misc]
     for name in ("lengths", "terminated", "truncated", "first_steps"):
