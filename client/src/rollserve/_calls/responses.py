@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from numpy.lib.stride_tricks import as_strided
 
@@ -21,7 +20,7 @@ from rollserve_wire.columns import COLUMNS, MANY_COLUMNS, POLICY_COLUMNS, Column
 from rollserve_wire.compression import MAX_RAW_BYTES
 from rollserve_wire.errors import in_named, mismatch
 from rollserve_wire.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of, keys_of
-from rollserve_wire.tensors import NO_TENSOR, add_named_tensor, array_from_tensor, read_tensor
+from rollserve_wire.tensors import NO_TENSOR, PACKED_DTYPES, add_named_tensor, array_from_tensor, read_tensor
 from rollserve_wire.v1 import episode_batch_pb2 as pb
 from rollserve_wire.v1 import multi_agent_batch_pb2 as many_pb2
 from rollserve_wire.v1.sampler_service_pb2 import JoinedResponses, StreamRound, StreamSamplesResponse
@@ -53,13 +52,6 @@ _OTHER_CONTENTS: dict[int, type[pb.Beginning | pb.Progress | pb.Account | pb.Sha
 }
 _JOINED = keys_of(StreamSamplesResponse.DESCRIPTOR)["joined"]
 _RESPONSES = keys_of(JoinedResponses.DESCRIPTOR)["responses"]
-_HEADER_DTYPES = {
-    FieldDescriptor.TYPE_BOOL: np.dtype(np.bool_),
-    FieldDescriptor.TYPE_FIXED32: np.dtype("<u4"),
-    FieldDescriptor.TYPE_FIXED64: np.dtype("<u8"),
-    FieldDescriptor.TYPE_SFIXED64: np.dtype("<i8"),
-    FieldDescriptor.TYPE_DOUBLE: np.dtype("<f8"),
-}
 
 
 class _Layout:
@@ -76,9 +68,7 @@ class _Layout:
         own = {field: message.fields_by_name[field] for spec in columns.values() for field in spec.fields}
         keys = {name: key_of(field.number, LENGTH_DELIMITED) for name, field in own.items()}
         self.headers = {
-            keys[name]: (name, _HEADER_DTYPES[field.type])
-            for name, field in own.items()
-            if field.type in _HEADER_DTYPES
+            keys[name]: (name, PACKED_DTYPES[field.type]) for name, field in own.items() if field.type in PACKED_DTYPES
         }
         self.tensors = {keys[name]: name for name, each in own.items() if each.message_type is Tensor.DESCRIPTOR}
         self.named = {keys[name]: name for name, each in own.items() if each.message_type is NamedTensor.DESCRIPTOR}
