@@ -890,7 +890,7 @@ class EpisodeBatch:
         for position, row in enumerate(rows):
             if unknown := ", ".join(sorted(row.keys() - COLUMNS.keys())):
                 raise ValueError(f"rows[{position}]: {mismatch('no unknown columns', unknown)}")
-            required = {name for name, spec in COLUMNS.items() if spec.default is None} - {"lengths"}
+            required = {name for name, spec in COLUMNS.items() if spec.is_required} - {"lengths"}
             if missing := ", ".join(sorted(required - row.keys())):
                 raise ValueError(f"rows[{position}]: {mismatch(f'columns named {missing}', 'none')}")
             columns = {name: row[name] for name in PER_STEP if name in row}

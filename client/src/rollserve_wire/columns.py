@@ -7,11 +7,11 @@ environments. Texts among the infos of environments are columns of UTF-8 bytes.
 
 from __future__ import annotations
 
-import enum
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -37,8 +37,6 @@ __all__ = [
     "TEXT_PREFIX",
     "ColumnSpec",
     "Columns",
-    "Joined",
-    "Kind",
     "columns_of",
     "concatenate_columns",
     "concatenate_infos",
@@ -55,36 +53,17 @@ __all__ = [
 ]
 
 
-class Kind(enum.Enum):
-    """What a column has in each row, and the form in which messages have it."""
+Kind = Literal["header", "numbers", "leaves", "infos"]
+"""What a column has in each row, and the form in which messages have it.
 
-    HEADER = enum.auto()
-    """A number or a truth value; packed."""
-    NUMBERS = enum.auto()
-    """Numbers of one shape, a single one except in global states; a Tensor."""
-    LEAVES = enum.auto()
-    """A value for each leaf of a space; NamedTensors."""
-    INFOS = enum.auto()
-    """Values by name, where gaps have a mask; NamedTensors."""
-
-
-class Joined(enum.Enum):
-    """What a segment that is joined of several parts has."""
-
-    FIRST = enum.auto()
-    """What the first part has."""
-    LAST = enum.auto()
-    """What the last part has."""
-    SUM = enum.auto()
-    """The sum over the parts."""
+`header`: a number or a truth value; packed. `numbers`: numbers of one shape, a single one except in global states; a
+Tensor. `leaves`: a value for each leaf of a space; NamedTensors. `infos`: values by name, where gaps have a mask;
+NamedTensors.
+"""
 
 
 def _none(batch: Any) -> None:
     """Return None, for a column that a batch can be without."""
-
-
-def _no_infos(batch: Any) -> dict[str, np.ndarray]:
-    return {}
 
 
 def _zeros(batch: Any) -> np.ndarray:
@@ -95,7 +74,7 @@ def _positions(batch: Any) -> np.ndarray:
     return np.arange(len(batch.lengths), dtype=np.int64)
 
 
-def _known_returns(batch: Any) -> np.ndarray:
+def _returns(batch: Any) -> np.ndarray:
     """Return the sums of no rewards before episodes, and NaN before segments that begin later."""
     return np.where(batch.first_steps == 0, 0.0, np.nan)
 
@@ -106,31 +85,38 @@ class ColumnSpec:
 
     Attributes:
         name: attribute of the batch, and group under which workers record the column.
-        kind: its form.
-        comment: its content.
-        by_step: whether it has a row for each step; otherwise one for each segment.
+        kind: form of the column.
+        comment: content of a row.
         dtypes: kinds of dtypes that it may have, as in `numpy.dtype.kind`; all kinds of numbers by default.
-        joined: what a joined segment has of it. Rows of steps stay as they are.
-        default: returns the column of a batch that it was not given to; None if it has to be given.
-        fields: fields of the message that can hold it, of which the first one that fits does; its name by default.
-        original_of: the column that transforms change, and that this one has the environment's own values of. A batch
+        joined: what a segment that is joined of several parts has: what the `first` or the `last` part has, or the
+            `sum`. Rows of steps stay as they are.
+        by_step: whether it has a row for each step; otherwise one for each segment.
+        default: returns the column of a batch that it was not given to; None if it has to be given, or is infos.
+        fields: fields of the message that can hold it, of which the first that fits does; by default the one named as
+            the column, with `environment` for `env`.
+        original_of: the column that transforms change, and whose own values of the environment this one has. A batch
             without this one has them there.
-        option: option of sampling calls that it comes with; empty if it does not depend on one.
+        option: option of sampling calls that it comes with; empty if it depends on none.
     """
 
     name: str
     kind: Kind
     comment: str
-    by_step: bool = False
     dtypes: str = "biufc"
-    joined: Joined = Joined.FIRST
+    joined: Literal["first", "last", "sum"] = "first"
+    by_step: bool = False
     default: Callable[[Any], Any] | None = None
     fields: tuple[str, ...] = ()
     original_of: str = ""
     option: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fields", self.fields or (self.name,))
+        object.__setattr__(self, "fields", self.fields or (self.name.replace("env_", "environment_"),))
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has to be given."""
+        return self.default is None and self.kind != "infos"
 
     @property
     def is_optional(self) -> bool:
@@ -140,95 +126,55 @@ class ColumnSpec:
     @property
     def is_flat(self) -> bool:
         """Whether it has one number or truth value in each row."""
-        return self.kind in (Kind.HEADER, Kind.NUMBERS)
+        return self.kind in ("header", "numbers")
+
+
+_by_segment, _by_step = ColumnSpec, functools.partial(ColumnSpec, by_step=True)
 
 
 def _table(*specs: ColumnSpec) -> dict[str, ColumnSpec]:
     return {spec.name: spec for spec in specs}
 
 
-_INTEGERS, _FLOATS, _FLAGS, _REALS = "iu", "f", "b", "fiu"
-
 COLUMNS: Mapping[str, ColumnSpec] = _table(
-    ColumnSpec("observations", Kind.LEAVES, "observation before each step", by_step=True),
-    ColumnSpec("actions", Kind.LEAVES, "action of each step, as the agent chose it", by_step=True),
-    ColumnSpec("rewards", Kind.NUMBERS, "reward of each step, with transforms", by_step=True, dtypes=_REALS),
-    ColumnSpec("agent_infos", Kind.INFOS, "infos of the agent's actions", by_step=True, default=_no_infos),
-    ColumnSpec(
-        "env_infos",
-        Kind.INFOS,
-        "infos of the environment's steps",
-        by_step=True,
-        default=_no_infos,
-        fields=("environment_infos",),
-    ),
-    ColumnSpec(
-        "raw_rewards",
-        Kind.NUMBERS,
-        "reward of each step, as the environment returned it, where transforms change rewards",
-        by_step=True,
-        dtypes=_REALS,
-        default=_none,
-        original_of="rewards",
-    ),
-    ColumnSpec(
-        "env_actions",
-        Kind.LEAVES,
-        "action of each step, as the environment got it, where transforms change actions",
-        by_step=True,
-        default=_none,
-        fields=("environment_actions",),
-        original_of="actions",
-    ),
-    ColumnSpec("last_observations", Kind.LEAVES, "observation after the last step", joined=Joined.LAST),
-    ColumnSpec("episode_infos", Kind.INFOS, "infos of the environment's reset", default=_no_infos),
-    ColumnSpec("initial_states", Kind.INFOS, "recurrent states before the first step", default=_no_infos),
-    ColumnSpec(
-        "last_states",
-        Kind.INFOS,
-        "recurrent states after the last step",
-        joined=Joined.LAST,
-        default=_no_infos,
-        option="return_last_states",
-    ),
-    ColumnSpec("lengths", Kind.HEADER, "number of steps", dtypes=_INTEGERS, joined=Joined.SUM),
-    ColumnSpec("terminated", Kind.HEADER, "whether the state after it is terminal", dtypes=_FLAGS, joined=Joined.LAST),
-    ColumnSpec("truncated", Kind.HEADER, "whether a limit ended the episode", dtypes=_FLAGS, joined=Joined.LAST),
-    ColumnSpec("policy_versions", Kind.HEADER, "version that acted", dtypes=_INTEGERS, default=_zeros),
-    ColumnSpec("episode_indices", Kind.HEADER, "index of the episode", dtypes=_INTEGERS, default=_positions),
-    ColumnSpec("first_steps", Kind.HEADER, "steps of the episode before it", dtypes=_INTEGERS, default=_zeros),
-    ColumnSpec(
+    _by_step("observations", "leaves", "observation before the step"),
+    _by_step("actions", "leaves", "action as the agent chose it"),
+    _by_step("rewards", "numbers", "reward with transforms", "fiu"),
+    _by_step("agent_infos", "infos", "infos of the agent's action"),
+    _by_step("env_infos", "infos", "infos of the environment's step"),
+    _by_step("raw_rewards", "numbers", "reward without transforms", "fiu", default=_none, original_of="rewards"),
+    _by_step("env_actions", "leaves", "action as the environment got it", default=_none, original_of="actions"),
+    _by_segment("last_observations", "leaves", "observation after the last step", joined="last"),
+    _by_segment("episode_infos", "infos", "infos of the environment's reset"),
+    _by_segment("initial_states", "infos", "recurrent states before the first step"),
+    _by_segment("last_states", "infos", "states after the last step", joined="last", option="return_last_states"),
+    _by_segment("lengths", "header", "number of steps", "iu", "sum"),
+    _by_segment("terminated", "header", "whether the last step reached a terminal state", "b", "last"),
+    _by_segment("truncated", "header", "whether a limit ended the episode with the last step", "b", "last"),
+    _by_segment("policy_versions", "header", "version that acted", "iu", default=_zeros),
+    _by_segment("episode_indices", "header", "index of the episode", "iu", default=_positions),
+    _by_segment("first_steps", "header", "steps of the episode before the segment", "iu", default=_zeros),
+    _by_segment(
         "env_seeds",
-        Kind.HEADER,
+        "header",
         "seed of the environment's reset",
-        dtypes=_INTEGERS,
+        "iu",
         default=_none,
         fields=("environment_seeds", "wide_environment_seeds"),
     ),
-    ColumnSpec("worker_indices", Kind.HEADER, "worker that the episode is bound to", dtypes=_INTEGERS, default=_none),
-    ColumnSpec("row_indices", Kind.HEADER, "row that it ran in", dtypes=_INTEGERS, default=_none),
-    ColumnSpec(
-        "last_values",
-        Kind.NUMBERS,
-        "value of the last observation",
-        dtypes=_FLOATS,
-        joined=Joined.LAST,
-        default=_none,
-        option="return_last_values",
+    _by_segment("worker_indices", "header", "worker that the episode is bound to", "iu", default=_none),
+    _by_segment("row_indices", "header", "row of all workers' rows", "iu", default=_none),
+    _by_segment(
+        "last_values", "numbers", "last observation's value", "f", "last", default=_none, option="return_last_values"
     ),
-    ColumnSpec(
-        "returns_before",
-        Kind.HEADER,
-        "raw rewards of the episode before it",
-        dtypes=_FLOATS,
-        default=_known_returns,
-        option="return_returns_before",
+    _by_segment(
+        "returns_before", "header", "sum of earlier raw rewards", "f", default=_returns, option="return_returns_before"
     ),
-    ColumnSpec(
+    _by_segment(
         "discounted_returns_before",
-        Kind.HEADER,
-        "discounted return of the episode before it",
-        dtypes=_FLOATS,
+        "header",
+        "discounted earlier rewards",
+        "f",
         default=_none,
         option="return_discount",
     ),
@@ -236,32 +182,21 @@ COLUMNS: Mapping[str, ColumnSpec] = _table(
 """The columns of an `EpisodeBatch`, by name."""
 
 MANY_COLUMNS: Mapping[str, ColumnSpec] = _table(
-    ColumnSpec("episode_indices", Kind.HEADER, "index of the episode", dtypes=_INTEGERS),
-    ColumnSpec("first_steps", Kind.HEADER, "environment steps of the episode before it", dtypes=_INTEGERS),
-    ColumnSpec("lengths", Kind.HEADER, "number of environment steps", dtypes=_INTEGERS, joined=Joined.SUM),
-    ColumnSpec(
-        "terminated", Kind.HEADER, "whether an agent was terminated at the end", dtypes=_FLAGS, joined=Joined.LAST
-    ),
-    ColumnSpec(
-        "truncated", Kind.HEADER, "whether an agent was truncated at the end", dtypes=_FLAGS, joined=Joined.LAST
-    ),
-    ColumnSpec("agent_step_counts", Kind.HEADER, "steps of all agents", dtypes=_INTEGERS, joined=Joined.SUM),
-    ColumnSpec("global_states", Kind.NUMBERS, "state before each environment step", by_step=True, default=_none),
-    ColumnSpec("last_global_states", Kind.NUMBERS, "state after the last step", joined=Joined.LAST, default=_none),
+    _by_segment("episode_indices", "header", "index of the episode", "iu"),
+    _by_segment("first_steps", "header", "environment steps of the episode before the part", "iu"),
+    _by_segment("lengths", "header", "number of environment steps", "iu", "sum"),
+    _by_segment("terminated", "header", "whether the episode ended, and an agent was terminated", "b", "last"),
+    _by_segment("truncated", "header", "whether the episode ended, and an agent was truncated", "b", "last"),
+    _by_segment("agent_step_counts", "header", "steps of all agents", "iu", "sum"),
+    _by_step("global_states", "numbers", "state before the environment step", default=_none),
+    _by_segment("last_global_states", "numbers", "state after the last step", joined="last", default=_none),
 )
 """The columns of a `MultiAgentBatch`, by name; its segments are parts of episodes, its steps environment steps."""
 
 POLICY_COLUMNS: Mapping[str, ColumnSpec] = _table(
-    ColumnSpec("agent_positions", Kind.HEADER, "agent of the life", dtypes=_INTEGERS),
-    ColumnSpec(
-        "env_steps",
-        Kind.HEADER,
-        "environment step of each step",
-        by_step=True,
-        dtypes=_INTEGERS,
-        fields=("environment_steps",),
-    ),
-    ColumnSpec("rewards_before", Kind.HEADER, "rewards before the first action", dtypes=_FLOATS),
+    _by_segment("agent_positions", "header", "position of the agent", "iu"),
+    _by_step("env_steps", "header", "environment step", "iu"),
+    _by_segment("rewards_before", "header", "rewards of the life before its first action", "f"),
 )
 """The columns that a `PolicyBatch` has beside those of its `EpisodeBatch`, by name."""
 
@@ -277,13 +212,13 @@ HEADERS = {name: spec for name, spec in PER_SEGMENT.items() if spec.is_flat}
 SEGMENT_COLUMNS = {name: spec for name, spec in PER_SEGMENT.items() if not spec.is_flat}
 """Other columns with a row for each segment."""
 
-INFOS = {name: spec for name, spec in COLUMNS.items() if spec.kind is Kind.INFOS}
+INFOS = {name: spec for name, spec in COLUMNS.items() if spec.kind == "infos"}
 """Columns that are mappings, whose arrays can have gaps."""
 
 ENV_INFOS = ("env_infos", "episode_infos")
 """Infos of environments, which can have any names, types and shapes."""
 
-END_COLUMNS = {name: spec for name, spec in PER_SEGMENT.items() if spec.joined is Joined.LAST}
+END_COLUMNS = {name: spec for name, spec in PER_SEGMENT.items() if spec.joined == "last"}
 """Columns that a segment joined of several parts has from the last of them."""
 
 ORIGINALS = {spec.original_of: name for name, spec in COLUMNS.items() if spec.original_of}
@@ -291,8 +226,8 @@ ORIGINALS = {spec.original_of: name for name, spec in COLUMNS.items() if spec.or
 
 
 def original(batch: Any, name: str) -> Any:
-    """Return the environment's own values of a column: its rewards, or the actions that it got."""
-    own = getattr(batch, ORIGINALS[name])
+    """Return the environment's own values of a column, such as its rewards, or the actions that it got."""
+    own = getattr(batch, ORIGINALS[name]) if name in ORIGINALS else None
     return getattr(batch, name) if own is None else own
 
 
@@ -307,12 +242,12 @@ def joined_rows(spec: ColumnSpec, column: Columns | None, begins: np.ndarray, en
     """
     if column is None or spec.by_step:
         return column
-    if spec.joined is Joined.SUM:
+    if spec.joined == "sum":
         return map_columns(lambda array: np.add.reduceat(array, begins), column)
-    positions = ends if spec.joined is Joined.LAST else begins
+    positions = ends if spec.joined == "last" else begins
     rows = map_columns(lambda array: array[positions], column)
     # Segments that had gaps may have been joined to others.
-    return without_full_masks(rows) if spec.kind is Kind.INFOS and isinstance(rows, Mapping) else rows
+    return without_full_masks(rows) if spec.kind == "infos" and isinstance(rows, Mapping) else rows
 
 
 _MAX_EXACT = 1 << 53

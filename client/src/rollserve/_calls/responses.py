@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.multi_agent_batch import MultiAgentBatch, PolicyBatch
-from rollserve_wire.columns import COLUMNS, MANY_COLUMNS, POLICY_COLUMNS, ColumnSpec, Kind, columns_of
+from rollserve_wire.columns import COLUMNS, MANY_COLUMNS, POLICY_COLUMNS, ColumnSpec, columns_of
 from rollserve_wire.compression import MAX_RAW_BYTES
 from rollserve_wire.errors import in_named, mismatch
 from rollserve_wire.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of, keys_of
@@ -96,16 +96,16 @@ class _Layout:
         """Return the columns that were read, by name; None for one that a batch can be without."""
         columns: dict[str, Any] = {}
         for name, kind, names, may_lack in self._columns:
-            if kind is Kind.HEADER:
+            if kind == "header":
                 header = next((found.headers[field] for field in names if len(found.headers[field])), None)
                 columns[name] = found.headers[names[0]] if header is None and not may_lack else header
-            elif kind is Kind.NUMBERS:
+            elif kind == "numbers":
                 array = found.tensors.get(names[0])
                 columns[name] = array_from_tensor(NO_TENSOR, b"") if array is None and not may_lack else array
             else:
                 leaves = found.named[names[0]]
-                is_absent = may_lack and kind is Kind.LEAVES and not leaves
-                columns[name] = None if is_absent else leaves if kind is Kind.INFOS else columns_of(leaves)
+                is_absent = may_lack and kind == "leaves" and not leaves
+                columns[name] = None if is_absent else leaves if kind == "infos" else columns_of(leaves)
         return columns
 
 

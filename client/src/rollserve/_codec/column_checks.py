@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_wire.columns import COLUMNS, Kind, leaves_of
+from rollserve_wire.columns import COLUMNS, leaves_of
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def check_batch(batch: Any) -> None:
             continue
         if spec.is_flat:
             check_header(name, columns, spec.dtypes, length)
-        elif spec.kind is Kind.INFOS and not isinstance(columns, Mapping):
+        elif spec.kind == "infos" and not isinstance(columns, Mapping):
             raise ValueError(f"{name}: {mismatch('a mapping', type(columns).__name__)}")
         else:
             _check_columns(name, columns, length)

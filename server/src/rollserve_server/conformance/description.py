@@ -15,7 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from rollserve_server.conformance.many_reading import by_agent, joint
 from rollserve_server.conformance.reading import GROUPS, HEADERS, is_mask, mask_name
-from rollserve_wire.columns import MANY_COLUMNS, Kind
+from rollserve_wire.columns import MANY_COLUMNS
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ __all__ = [
     "describe_views",
 ]
 
-MANY_HEADERS = [name for name, spec in MANY_COLUMNS.items() if spec.kind is Kind.HEADER]
-OPTIONAL_STATES = [name for name, spec in MANY_COLUMNS.items() if spec.kind is not Kind.HEADER]
+MANY_HEADERS = [name for name, spec in MANY_COLUMNS.items() if spec.kind == "header"]
+OPTIONAL_STATES = [name for name, spec in MANY_COLUMNS.items() if spec.kind != "header"]
 """Columns of a batch of many agents that its description leaves out where it has none."""
 _NAMES = {"env_actions": "environment_actions"}
 """Columns that have another name in descriptions."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_server.conformance.reading import concatenated_batches, joined_segments, read_array, read_batch, unjoined
-from rollserve_wire.columns import MANY_COLUMNS, PER_STEP, POLICY_COLUMNS, Kind, joined_rows
+from rollserve_wire.columns import MANY_COLUMNS, PER_STEP, POLICY_COLUMNS, joined_rows
 
 if TYPE_CHECKING:
     from rollserve_server.conformance.reading import Arrays
@@ -55,7 +55,7 @@ def _episodes(batches: Sequence[multi_agent_batch_pb2.MultiAgentBatch]) -> Array
     """Return what batches say of episodes, with one element for parts that follow each other."""
     arrays: Arrays = {}
     for name, spec in MANY_COLUMNS.items():
-        if spec.kind is Kind.HEADER:
+        if spec.kind == "header":
             arrays[name] = np.concatenate([np.array(getattr(each, name)) for each in batches])
         else:
             states = [read_array(getattr(each, name)) for each in batches if each.HasField(name)]  # type: ignore[arg-type]  # a field

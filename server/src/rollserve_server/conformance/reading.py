@@ -9,7 +9,7 @@ import lz4.block
 import numpy as np
 import zstandard
 
-from rollserve_wire.columns import COLUMNS, ENV_INFOS, Kind, joined_rows
+from rollserve_wire.columns import COLUMNS, ENV_INFOS, joined_rows
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import tensor_pb2
 
@@ -36,10 +36,10 @@ Arrays = dict[str, Any]
 HEADERS = {
     name: spec
     for name, spec in COLUMNS.items()
-    if spec.kind is Kind.HEADER and spec.dtypes != "f" and name not in ("worker_indices", "row_indices")
+    if spec.kind == "header" and spec.dtypes != "f" and name not in ("worker_indices", "row_indices")
 }
 """Headers of integers and truth values that all batches have."""
-GROUPS = {name: spec for name, spec in COLUMNS.items() if spec.kind is not Kind.HEADER}
+GROUPS = {name: spec for name, spec in COLUMNS.items() if spec.kind != "header"}
 """Columns of tensors."""
 _MAX_EXACT = 1 << 53
 
@@ -85,7 +85,7 @@ def read_batch(message: episode_batch_pb2.EpisodeBatch) -> Arrays:
     arrays["returns_before"] = np.array(message.returns_before)
     for name, spec in GROUPS.items():
         field: Any = spec.fields[0]
-        if spec.kind is Kind.NUMBERS:
+        if spec.kind == "numbers":
             arrays[name] = {"": read_array(getattr(message, field))} if message.HasField(field) else {}
         else:
             arrays[name] = {each.name: read_array(each.tensor) for each in getattr(message, field)}
@@ -154,7 +154,7 @@ def concatenated_batches(batches: Sequence[Arrays]) -> Arrays:
         columns = [batch[name] for batch in batches]
         if spec.original_of and any(columns):
             columns = [batch[name] or batch[spec.original_of] for batch in batches]
-        is_info = spec.kind is Kind.INFOS
+        is_info = spec.kind == "infos"
         result[name] = (
             _with_gaps(columns, num_steps if spec.by_step else num_segments) if is_info else _columns(columns)
         )

@@ -16,7 +16,7 @@ from rollserve import EpisodeBatch, data
 from rollserve_server.datasets.commands import RefusedError, serve
 from rollserve_server.datasets.folder import HeldFiles
 from rollserve_server.datasets.processes import max_read_bytes
-from rollserve_wire.columns import COLUMNS, PER_STEP, ColumnSpec, Kind, leaves_of, map_columns, named_arrays
+from rollserve_wire.columns import COLUMNS, PER_STEP, ColumnSpec, leaves_of, map_columns, named_arrays
 from rollserve_wire.errors import InvalidArgumentError
 from rollserve_wire.spaces import space_to_proto
 from rollserve_wire.tensors import PACKED_DTYPES, named_tensors_to_proto, tensor_to_proto
@@ -240,9 +240,9 @@ def _message(batch: EpisodeBatch) -> bytes:
         column = getattr(batch, name)
         if column is None:
             continue
-        if spec.kind is Kind.HEADER:
+        if spec.kind == "header":
             fields[_field_for(spec, column)] = column.tolist()
-        elif spec.kind is Kind.NUMBERS:
+        elif spec.kind == "numbers":
             fields[spec.fields[0]] = tensor_to_proto(column)
         else:
             fields[spec.fields[0]] = named_tensors_to_proto(leaves_of(column))

@@ -26,7 +26,7 @@ from rollserve_server.sampling.encode.fields import (
 from rollserve_server.sampling.encode.many import ManyContent, ManySegment, cut_many_into_messages
 from rollserve_server.sampling.encode.segments import FILL_BYTES, Segment, SegmentContent, cut_into_messages
 from rollserve_server.sampling.protocol import PLAIN, ColumnFormat, Message
-from rollserve_wire.columns import COLUMNS, MANY_COLUMNS, PER_STEP, Kind
+from rollserve_wire.columns import COLUMNS, MANY_COLUMNS, PER_STEP
 from rollserve_wire.moments import segment_moments
 from rollserve_wire.protobuf import keys_of, length_delimited, size_of
 from rollserve_wire.recurrences import forward_recurrence
@@ -67,7 +67,7 @@ _MAX_SHRINKAGE = 4
 
 _FIELDS = keys_of(EpisodeBatch.DESCRIPTOR)
 _KEYS = {name: _FIELDS[spec.fields[0]] for name, spec in COLUMNS.items()}
-_STEP_NUMBERS = {name for name, spec in PER_STEP.items() if spec.kind is Kind.NUMBERS}
+_STEP_NUMBERS = {name for name, spec in PER_STEP.items() if spec.kind == "numbers"}
 
 _BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["batch"]
 
@@ -76,7 +76,7 @@ if keys_of(ObtainExactEpisodesResponse.DESCRIPTOR)["batch"] != _BATCH:
 
 _MANY_KEYS, _POLICY_KEYS = keys_of(MultiAgentBatch.DESCRIPTOR), keys_of(PolicyBatch.DESCRIPTOR)
 
-_GLOBAL_STATES = [name for name, spec in MANY_COLUMNS.items() if spec.kind is Kind.NUMBERS]
+_GLOBAL_STATES = [name for name, spec in MANY_COLUMNS.items() if spec.kind == "numbers"]
 
 _MANY_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
 
@@ -270,7 +270,7 @@ class Encoder:
         rows = self._compressed((*owner, column.group, column.name, column.frame_count), column.rows, compression)
         if column.frame_count:
             return frame_stack_field(_FIELDS["frame_stacks"], column.name, column.frame_count, rows)
-        if COLUMNS[column.group].kind is Kind.NUMBERS:
+        if COLUMNS[column.group].kind == "numbers":
             return tensor_field(_KEYS[column.group], rows)
         return named_tensor_field(_KEYS[column.group], column.name, rows)
 
