@@ -54,7 +54,7 @@ __all__ = [
 
 
 Kind = Literal["header", "numbers", "leaves", "infos"]
-"""What a column has in each row, and the form in which messages have it.
+"""Content of a column's rows, and the form in which messages have it.
 
 `header`: a number or a truth value; packed. `numbers`: numbers of one shape, a single one except in global states; a
 Tensor. `leaves`: a value for each leaf of a space; NamedTensors. `infos`: values by name, where gaps have a mask;
@@ -92,8 +92,8 @@ class ColumnSpec:
             `sum`. Rows of steps stay as they are.
         by_step: whether it has a row for each step; otherwise one for each segment.
         default: returns the column of a batch that it was not given to; None if it has to be given, or is infos.
-        fields: fields of the message that can hold it, of which the first that fits does; by default the one named as
-            the column, with `environment` for `env`.
+        fields: fields of the message that can hold it; the first that can hold its values does. By default, the field
+            with the name of the column, and `environment` for `env`.
         original_of: the column that transforms change, and whose own values of the environment this one has. A batch
             without this one has them there.
         option: option of sampling calls that it comes with; empty if it depends on none.
@@ -198,7 +198,7 @@ POLICY_COLUMNS: Mapping[str, ColumnSpec] = _table(
     _by_step("env_steps", "header", "environment step", "iu"),
     _by_segment("rewards_before", "header", "rewards of the life before its first action", "f"),
 )
-"""The columns that a `PolicyBatch` has beside those of its `EpisodeBatch`, by name."""
+"""The columns of a `PolicyBatch` beside its `EpisodeBatch`, by name."""
 
 PER_STEP = {name: spec for name, spec in COLUMNS.items() if spec.by_step}
 """Columns with a row for each step."""
