@@ -64,7 +64,6 @@ class _Layout:
     """
 
     def __init__(self, message: Descriptor, columns: Mapping[str, ColumnSpec]) -> None:
-        self._columns = tuple((name, spec.kind, spec.fields, _may_lack(spec)) for name, spec in columns.items())
         own = {field: message.fields_by_name[field] for spec in columns.values() for field in spec.fields}
         keys = {name: key_of(field.number, LENGTH_DELIMITED) for name, field in own.items()}
         self.headers = {
@@ -72,11 +71,17 @@ class _Layout:
         }
         self.tensors = {keys[name]: name for name, each in own.items() if each.message_type is Tensor.DESCRIPTOR}
         self.named = {keys[name]: name for name, each in own.items() if each.message_type is NamedTensor.DESCRIPTOR}
+        # Of each column: its form, the fields that can hold it, and an empty header if messages have to have it.
+        dtypes = dict(self.headers.values())
+        self._columns = []
+        for name, spec in columns.items():
+            may_lack = spec.is_optional or bool(spec.option)
+            empty = None if may_lack or spec.kind != "header" else np.empty(0, dtypes[spec.fields[0]])
+            self._columns.append((name, spec.kind, spec.fields, empty, may_lack))
 
     def begin(self) -> _Found:
         """Return a message without columns."""
-        headers = {name: np.empty(0, dtype) for name, dtype in self.headers.values()}
-        return _Found(headers, {}, {name: {} for name in self.named.values()})
+        return _Found({}, {}, {name: {} for name in self.named.values()})
 
     def read(self, found: _Found, data: memoryview, key: int, start: int, stop: int) -> None:
         """Read a field; raises UnusualError for a field that holds no column, or that came before."""
@@ -84,9 +89,10 @@ class _Layout:
             add_named_tensor(found.named[self.named[key]], data, start, stop)
         elif key in self.headers:
             name, dtype = self.headers[key]
-            if len(found.headers[name]):
+            if name in found.headers:
                 raise UnusualError
-            found.headers[name] = _header(data[start:stop], dtype)
+            if stop > start:
+                found.headers[name] = _header(data[start:stop], dtype)
         elif key in self.tensors and self.tensors[key] not in found.tensors:
             found.tensors[self.tensors[key]] = read_tensor(data, start, stop)
         else:
@@ -94,18 +100,20 @@ class _Layout:
 
     def columns(self, found: _Found) -> dict[str, Any]:
         """Return the columns that were read, by name; None for one that a batch can be without."""
+        headers, tensors, named = found
         columns: dict[str, Any] = {}
-        for name, kind, names, may_lack in self._columns:
+        for name, kind, names, empty, may_lack in self._columns:
+            first = names[0]
             if kind == "header":
-                header = next((found.headers[field] for field in names if len(found.headers[field])), None)
-                columns[name] = found.headers[names[0]] if header is None and not may_lack else header
-            elif kind == "numbers":
-                array = found.tensors.get(names[0])
-                columns[name] = array_from_tensor(NO_TENSOR, b"") if array is None and not may_lack else array
+                columns[name] = headers[first] if first in headers else headers.get(names[-1], empty)
+            elif kind == "infos":
+                columns[name] = named[first]
+            elif kind == "leaves":
+                columns[name] = None if may_lack and not named[first] else columns_of(named[first])
+            elif first in tensors or may_lack:
+                columns[name] = tensors.get(first)
             else:
-                leaves = found.named[names[0]]
-                is_absent = may_lack and kind == "leaves" and not leaves
-                columns[name] = None if is_absent else leaves if kind == "infos" else columns_of(leaves)
+                columns[name] = array_from_tensor(NO_TENSOR, b"")
         return columns
 
 
@@ -117,11 +125,7 @@ class _Found(NamedTuple):
     named: dict[str, dict[str, np.ndarray]]
 
 
-def _may_lack(spec: ColumnSpec) -> bool:
-    """Whether messages may be without a column."""
-    return spec.is_optional or bool(spec.option)
-
-
+_NO_LENGTHS = np.empty(0, np.uint32)
 _BATCH_LAYOUT = _Layout(pb.EpisodeBatch.DESCRIPTOR, COLUMNS)
 _MANY_LAYOUT = _Layout(many_pb2.MultiAgentBatch.DESCRIPTOR, MANY_COLUMNS)
 _POLICY_LAYOUT = _Layout(many_pb2.PolicyBatch.DESCRIPTOR, POLICY_COLUMNS)
@@ -213,7 +217,7 @@ def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBat
             _BATCH_LAYOUT.read(found, data, key, begin, end)
     for begin, end in stacks:
         observations = found.named["observations"], found.named["last_observations"]
-        _add_stack(*observations, data[begin:end], found.headers["lengths"])
+        _add_stack(*observations, data[begin:end], found.headers.get("lengths", _NO_LENGTHS))
     columns = _BATCH_LAYOUT.columns(found)
     if num_rows:
         columns["row_indices"] = columns["episode_indices"] % num_rows

@@ -17,6 +17,10 @@ __all__ = ["as_int64", "check_batch", "check_header"]
 
 _NUMBER_KINDS = "biufc"
 _KINDS = {"b": "bool", "iu": "integer", "f": "float", "fiu": "float or integer"}
+_CHECKS = [  # read once, because each message is checked
+    (name, spec.by_step, spec.dtypes if spec.is_flat else "", spec.kind == "infos", spec.is_optional)
+    for name, spec in COLUMNS.items()
+]
 _INT64 = np.dtype(np.int64)
 _MAX_INT64 = int(np.iinfo(np.int64).max)
 
@@ -30,14 +34,14 @@ def check_batch(batch: Any) -> None:
     num_steps = int(batch.lengths.sum())
     if num_steps != len(batch.rewards):
         raise ValueError(f"lengths: {mismatch(f'a sum of {len(batch.rewards)}, as rewards has rows', num_steps)}")
-    for name, spec in COLUMNS.items():
+    for name, by_step, dtypes, is_mapping, is_optional in _CHECKS:
         columns = getattr(batch, name)
-        length = num_steps if spec.by_step else num_segments
-        if columns is None and spec.is_optional:
+        length = num_steps if by_step else num_segments
+        if columns is None and is_optional:
             continue
-        if spec.is_flat:
-            check_header(name, columns, spec.dtypes, length)
-        elif spec.kind == "infos" and not isinstance(columns, Mapping):
+        if dtypes:
+            check_header(name, columns, dtypes, length)
+        elif is_mapping and not isinstance(columns, Mapping):
             raise ValueError(f"{name}: {mismatch('a mapping', type(columns).__name__)}")
         else:
             _check_columns(name, columns, length)
