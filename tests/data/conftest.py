@@ -14,7 +14,7 @@ from support import server_environment
 
 from rollserve import EpisodeBatch, spaces
 from rollserve_server.local import LocalServer, local_server
-from rollserve_wire.columns import FIELDS, leaves_of
+from rollserve_wire.columns import COLUMNS, leaves_of
 
 pytest.importorskip("minari", reason="formats of files are an extra: pip install 'rollserve[data]'")
 
@@ -137,7 +137,7 @@ def ended(batch: EpisodeBatch) -> EpisodeBatch:
 
 def assert_same(one: EpisodeBatch, other: EpisodeBatch, without: set[str] = frozenset()) -> None:  # type: ignore[assignment]
     """Check that two batches have the same bits, without some fields."""
-    for field in FIELDS:
+    for field in COLUMNS:
         if field in without:
             continue
         columns, others = getattr(one, field), getattr(other, field)

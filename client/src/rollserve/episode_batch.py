@@ -16,24 +16,21 @@ from rollserve._codec.column_checks import as_int64, check_batch, check_header
 from rollserve._codec.initial_states import later_initial_states
 from rollserve_wire.checks import check_type, type_error
 from rollserve_wire.columns import (
-    END_FIELDS,
-    FIELDS,
-    FLOAT_HEADERS,
+    COLUMNS,
     HEADERS,
     INFOS,
-    INTEGER_HEADERS,
-    OPTIONAL_COLUMNS,
-    OPTIONAL_HEADERS,
-    REQUIRED,
+    PER_SEGMENT,
+    PER_STEP,
     SEGMENT_COLUMNS,
-    STEP_COLUMNS,
     Columns,
+    ColumnSpec,
     columns_of,
     concatenate_columns,
     concatenate_infos,
+    joined_rows,
     leaves_of,
     map_columns,
-    without_full_masks,
+    original,
 )
 from rollserve_wire.errors import mismatch
 from rollserve_wire.receipts import Receipt
@@ -169,22 +166,14 @@ class EpisodeBatch:
 
     def __post_init__(self) -> None:
         check_header("lengths", self.lengths, "iu", None)
-        num_segments = len(self.lengths)
-        for name in ("policy_versions", "episode_indices", "first_steps", "returns_before"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, self._default(name, num_segments))
+        for name, spec in HEADERS.items():
+            if getattr(self, name) is None and spec.default is not None:
+                object.__setattr__(self, name, spec.default(self))
         check_batch(self)
-        for name in (*INTEGER_HEADERS, *OPTIONAL_HEADERS):
+        for name, spec in HEADERS.items():
             header = getattr(self, name)
-            if header is not None:
+            if header is not None and spec.dtypes == "iu":
                 object.__setattr__(self, name, as_int64(name, header))
-
-    def _default(self, name: str, num_segments: int) -> np.ndarray:
-        """Return a header that was not given; the one for the returns before segments needs `first_steps`."""
-        if name == "returns_before":
-            return np.where(self.first_steps == 0, 0.0, np.nan)
-        default = np.arange if name == "episode_indices" else np.zeros
-        return default(num_segments, dtype=np.int64)
 
     def __len__(self) -> int:
         """Return N, the number of segments."""
@@ -218,7 +207,7 @@ class EpisodeBatch:
     @property
     def raw_returns(self) -> np.ndarray:
         """Sum of the environment's own rewards of each segment, (N,), without transforms."""
-        return self._sums(self._raw_rewards)
+        return self._sums(original(self, "rewards"))
 
     @property
     def episode_returns(self) -> np.ndarray:
@@ -278,11 +267,8 @@ class EpisodeBatch:
         Raises:
             ValueError: a name that is not one of these.
         """
-        known = [
-            name
-            for name in (*STEP_COLUMNS, "next_observations", "step_types")
-            if name not in OPTIONAL_COLUMNS or getattr(self, name) is not None
-        ]
+        delivered = (name for name in PER_STEP if getattr(self, name) is not None)
+        known = [*delivered, "next_observations", "step_types"]
         if name not in known:
             raise ValueError(f"name: {mismatch('one of ' + ', '.join(known), repr(name))}")
         valids = self.valids
@@ -440,7 +426,7 @@ class EpisodeBatch:
         ... # doctest: +SKIP
         """
         scaled = self.scaled_rewards(return_moments, epsilon=epsilon, clip=clip)
-        return dataclasses.replace(self, rewards=scaled, raw_rewards=self._raw_rewards)
+        return dataclasses.replace(self, rewards=scaled, raw_rewards=original(self, "rewards"))
 
     def n_step_returns(
         self, n: int, gamma: float, values: ArrayLike | None = None, last_values: ArrayLike | None = None
@@ -761,10 +747,9 @@ class EpisodeBatch:
             expected = "an EpisodeBatch (MultiAgentBatch.concatenate joins batches of many agents)"
             check_type(f"batches[{position}]", batch, EpisodeBatch, expected)
         columns: dict[str, Any] = {}
-        for name in FIELDS:
-            parts = [getattr(batch, name) for batch in batches]
+        for name, spec in COLUMNS.items():
             try:
-                columns[name] = _concatenate(name, parts, batches)
+                columns[name] = _concatenate(spec, batches)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         for name in ("observation_space", "action_space"):
@@ -788,17 +773,9 @@ class EpisodeBatch:
             return self
         begins = np.flatnonzero(np.append(True, ~continues))
         ends = np.append(begins[1:], len(self)) - 1
-        replaced: dict[str, Any] = {name: getattr(self, name) for name in HEADERS}
-        for name, header in replaced.items():
-            positions = ends if name in END_FIELDS else begins
-            replaced[name] = None if header is None else header[positions]
-        replaced["lengths"] = np.add.reduceat(self.lengths, begins)
-        replaced["last_observations"] = map_columns(lambda array: array[ends], self.last_observations)
-        for group in ("episode_infos", "initial_states", "last_states"):
-            # Segments that had gaps may have been joined to others.
-            positions = ends if group in END_FIELDS else begins
-            infos = {name: array[positions] for name, array in getattr(self, group).items()}
-            replaced[group] = without_full_masks(infos)
+        replaced: dict[str, Any] = {
+            name: joined_rows(spec, getattr(self, name), begins, ends) for name, spec in PER_SEGMENT.items()
+        }
         return dataclasses.replace(self, **replaced)
 
     def without_terminations(self) -> EpisodeBatch:
@@ -834,7 +811,7 @@ class EpisodeBatch:
                 columns[name] = columns[name].copy()
             columns["lengths"][0] -= cut
             columns["first_steps"][0] += cut
-            rewards = self._raw_rewards[num_steps - cut : num_steps]
+            rewards = original(self, "rewards")[num_steps - cut : num_steps]
             # One by one, as the server adds rewards up.
             columns["returns_before"][0] = np.add.accumulate(np.append(columns["returns_before"][0], rewards))[-1]
             if self.discounted_returns_before is not None:
@@ -893,12 +870,12 @@ class EpisodeBatch:
         """Return one dict for each segment, with its columns of steps as arrays and the values of its headers."""
         rows = []
         for batch in self.split():
-            row: dict[str, Any] = {name: getattr(batch, name) for name in STEP_COLUMNS}
+            row: dict[str, Any] = {name: getattr(batch, name) for name in PER_STEP}
             for name in SEGMENT_COLUMNS:
                 row[name] = map_columns(lambda array: array[0], getattr(batch, name))
-            for name in HEADERS:
+            for name, spec in HEADERS.items():
                 header = getattr(batch, name)
-                row[name] = None if header is None else header[0] if name in FLOAT_HEADERS else header[0].item()
+                row[name] = None if header is None else header[0] if spec.dtypes == "f" else header[0].item()
             rows.append(row)
         return rows
 
@@ -911,11 +888,12 @@ class EpisodeBatch:
         """
         batches = []
         for position, row in enumerate(rows):
-            if unknown := ", ".join(sorted(row.keys() - set(FIELDS))):
+            if unknown := ", ".join(sorted(row.keys() - COLUMNS.keys())):
                 raise ValueError(f"rows[{position}]: {mismatch('no unknown columns', unknown)}")
-            if missing := ", ".join(sorted(set(REQUIRED) - row.keys())):
+            required = {name for name, spec in COLUMNS.items() if spec.is_required} - {"lengths"}
+            if missing := ", ".join(sorted(required - row.keys())):
                 raise ValueError(f"rows[{position}]: {mismatch(f'columns named {missing}', 'none')}")
-            columns = {name: row[name] for name in STEP_COLUMNS if name in row}
+            columns = {name: row[name] for name in PER_STEP if name in row}
             for name in SEGMENT_COLUMNS:
                 columns[name] = map_columns(lambda array: np.asarray(array)[np.newaxis], row.get(name, {}))
             for name in HEADERS:
@@ -935,7 +913,7 @@ class EpisodeBatch:
         """
         from rollserve._codec.column_files import save_columns
 
-        columns = {name: getattr(self, name) for name in FIELDS}
+        columns = {name: getattr(self, name) for name in COLUMNS}
         if self.receipt is not None:
             columns[_RECEIPT] = np.frombuffer(self.receipt.to_json().encode(), np.uint8)
         save_columns(path, columns)
@@ -1084,11 +1062,6 @@ class EpisodeBatch:
         starts: np.ndarray = np.cumsum(self.lengths) - self.lengths
         return starts
 
-    @property
-    def _raw_rewards(self) -> np.ndarray:
-        """The environment's own rewards, (T,)."""
-        return self.rewards if self.raw_rewards is None else self.raw_rewards
-
     def _sums(self, rewards: np.ndarray) -> np.ndarray:
         """Return the sum of each segment, (N,)."""
         sums: np.ndarray = np.add.reduceat(rewards, self._starts) if len(self) else rewards[:0]
@@ -1097,7 +1070,7 @@ class EpisodeBatch:
     def _slices(self, steps: slice, segments: slice) -> dict[str, Any]:
         """Return views of all columns for a range of segments and the range of their steps."""
         columns: dict[str, Any] = {}
-        for names, rows in ((STEP_COLUMNS, steps), ((*SEGMENT_COLUMNS, *HEADERS), segments)):
+        for names, rows in ((PER_STEP, steps), (PER_SEGMENT, segments)):
             for name in names:
                 column = getattr(self, name)
                 if isinstance(column, np.ndarray):
@@ -1133,12 +1106,11 @@ def with_spaces(batch: EpisodeBatch, spaces: tuple[Space, Space]) -> EpisodeBatc
     return described
 
 
-def _concatenate(name: str, parts: Sequence[Any], batches: Sequence[EpisodeBatch]) -> Any:
+def _concatenate(spec: ColumnSpec, batches: Sequence[EpisodeBatch]) -> Any:
     """Return one column of all batches, concatenated."""
-    if name in INFOS:
-        lengths = [len(batch) if name in SEGMENT_COLUMNS else batch.num_steps for batch in batches]
-        return concatenate_infos(parts, lengths)
-    if name in OPTIONAL_COLUMNS and any(part is not None for part in parts):
-        own = [getattr(batch, OPTIONAL_COLUMNS[name]) for batch in batches]
-        return concatenate_columns([each if part is None else part for part, each in zip(parts, own, strict=True)])
+    parts = [getattr(batch, spec.name) for batch in batches]
+    if spec.name in INFOS:
+        return concatenate_infos(parts, [batch.num_steps if spec.by_step else len(batch) for batch in batches])
+    if spec.original_of and any(part is not None for part in parts):
+        parts = [original(batch, spec.original_of) for batch in batches]
     return None if any(part is None for part in parts) else concatenate_columns(parts)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from rollserve_wire.columns import END_FIELDS, HEADERS, INFOS, SEGMENT_COLUMNS
+from rollserve_wire.columns import END_COLUMNS, INFOS, PER_SEGMENT
 from rollserve_wire.errors import mismatch
 
 __all__ = ["ArrayKey", "EpisodeBuffer"]
@@ -17,7 +17,6 @@ ArrayKey = tuple[str, str]
 """Field of a batch that an array belongs to, and its leaf, which is empty if the field is a single array."""
 
 _DOUBLED_BYTES = 8 << 20  # smaller arrays grow by doubling, larger ones by a quarter
-_SEGMENT_FIELDS = frozenset((*SEGMENT_COLUMNS, *HEADERS))
 
 
 class EpisodeBuffer:
@@ -85,9 +84,9 @@ class EpisodeBuffer:
             self._last("lengths")[...] += arrays["lengths", ""][0]
         for key, column in self._columns.items():
             rows = arrays[key]
-            if num_joined and key[0] in END_FIELDS:
+            if num_joined and key[0] in END_COLUMNS:
                 column.last[...] = rows[0]
-            column.add(rows[num_joined:] if key[0] in _SEGMENT_FIELDS else rows)
+            column.add(rows[num_joined:] if key[0] in PER_SEGMENT else rows)
         self._num_steps += len(arrays["rewards", ""])
         return True
 
@@ -107,7 +106,7 @@ class EpisodeBuffer:
             column = columns.get(key)
             if column is None or not column.fits(array):
                 column = _Column(array.dtype, array.shape[1:])
-            column.clear(0 if key[0] in _SEGMENT_FIELDS else self._num_expected)
+            column.clear(0 if key[0] in PER_SEGMENT else self._num_expected)
             self._columns[key] = column
 
     def _fits(self, arrays: Mapping[ArrayKey, np.ndarray]) -> bool:
@@ -121,7 +120,7 @@ class EpisodeBuffer:
         """Add the masks that the buffer lacks, true in all rows up to now."""
         for key in arrays.keys() - self._columns.keys():
             mask = _Column(np.dtype(np.bool_), ())
-            mask.clear(0 if key[0] in _SEGMENT_FIELDS else self._num_expected)
+            mask.clear(0 if key[0] in PER_SEGMENT else self._num_expected)
             mask.add(np.ones(len(self._columns[_masked(key)]), np.bool_))
             self._columns[key] = mask
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from rollserve.episode_batch import EpisodeBatch, with_spaces
-from rollserve_wire.columns import leaves_of, map_columns
+from rollserve_wire.columns import MANY_COLUMNS, POLICY_COLUMNS, joined_rows, leaves_of, map_columns
 from rollserve_wire.errors import mismatch
 from rollserve_wire.representations import briefly
 
@@ -45,35 +45,22 @@ class PolicyBatch:
     rewards_before: np.ndarray
 
     def __post_init__(self) -> None:
-        num_segments, num_steps = len(self.batch), self.batch.num_steps
-        for name, length in (
-            ("agent_positions", num_segments),
-            ("env_steps", num_steps),
-            ("rewards_before", num_segments),
-        ):
+        for name, spec in POLICY_COLUMNS.items():
+            length = self.batch.num_steps if spec.by_step else len(self.batch)
             if len(getattr(self, name)) != length:
                 raise ValueError(f"{name}: {mismatch(f'{length} elements', len(getattr(self, name)))}")
 
     def take(self, segments: np.ndarray) -> PolicyBatch:
         """Return the segments at these positions, in this order, in new arrays."""
-        return PolicyBatch(
-            self.policy,
-            self.batch.take(segments),
-            self.agent_positions[segments],
-            self.env_steps[self.batch.steps_of(segments)],
-            self.rewards_before[segments],
-        )
+        rows = {True: self.batch.steps_of(segments), False: segments}
+        columns = {name: getattr(self, name)[rows[spec.by_step]] for name, spec in POLICY_COLUMNS.items()}
+        return PolicyBatch(self.policy, self.batch.take(segments), **columns)
 
     @classmethod
     def concatenate(cls, parts: Sequence[PolicyBatch]) -> PolicyBatch:
         """Return the segments of all parts, which are of one policy, in their order."""
-        return cls(
-            parts[0].policy,
-            EpisodeBatch.concatenate(*(part.batch for part in parts)),
-            np.concatenate([part.agent_positions for part in parts]),
-            np.concatenate([part.env_steps for part in parts]),
-            np.concatenate([part.rewards_before for part in parts]),
-        )
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in POLICY_COLUMNS}
+        return cls(parts[0].policy, EpisodeBatch.concatenate(*(part.batch for part in parts)), **columns)
 
     @property
     def is_joined(self) -> bool:
@@ -163,13 +150,10 @@ class MultiAgentBatch:
     round: Round | None = None
 
     def __post_init__(self) -> None:
-        for name in _HEADERS:
-            if len(getattr(self, name)) != len(self):
-                raise ValueError(f"{name}: {mismatch(f'{len(self)} elements', len(getattr(self, name)))}")
-        for name, length in (("global_states", self.num_steps), ("last_global_states", len(self))):
-            states = getattr(self, name)
-            if states is not None and len(states) != length:
-                raise ValueError(f"{name}: {mismatch(f'{length} states', len(states))}")
+        for name, spec in MANY_COLUMNS.items():
+            column, length = getattr(self, name), self.num_steps if spec.by_step else len(self)
+            if column is not None and len(column) != length:
+                raise ValueError(f"{name}: {mismatch(f'{length} elements', len(column))}")
         if (self.global_states is None) != (self.last_global_states is None):
             raise ValueError(f"last_global_states: {mismatch('states beside global_states', 'none of one of both')}")
 
@@ -283,18 +267,14 @@ class MultiAgentBatch:
         for batch in batches:
             if batch.agents != batches[0].agents:
                 raise ValueError(f"agents: {mismatch(batches[0].agents, batch.agents)}")
-        headers: dict[str, Any] = {
-            name: np.concatenate([getattr(batch, name) for batch in batches]) for name in _HEADERS
-        }
-        for name in _GLOBAL_STATES:
-            states = [getattr(batch, name) for batch in batches]
-            if any(each is None for each in states):
-                if any(each is not None for each in states):
-                    raise ValueError(f"{name}: {mismatch('states in all batches or in none', 'some without')}")
-            else:
-                headers[name] = np.concatenate(states)
+        columns: dict[str, Any] = {}
+        for name in MANY_COLUMNS:
+            parts = [column for batch in batches if (column := getattr(batch, name)) is not None]
+            if parts and len(parts) < len(batches):
+                raise ValueError(f"{name}: {mismatch('states in all batches or in none', 'some without')}")
+            columns[name] = np.concatenate(parts) if parts else None
         policies = tuple(part for batch in batches for part in batch.policies)
-        return cls(batches[0].agents, **headers, policies=policies)
+        return cls(batches[0].agents, **columns, policies=policies)
 
     def joined(self) -> MultiAgentBatch:
         """Return the batch with one part for each episode, and one batch for each policy."""
@@ -305,17 +285,11 @@ class MultiAgentBatch:
             return self
         begins = np.flatnonzero(np.append(True, ~self._continues))
         ends = np.append(begins[1:], len(self)) - 1
-        return dataclasses.replace(
-            self,
-            episode_indices=self.episode_indices[begins],
-            first_steps=self.first_steps[begins],
-            lengths=np.add.reduceat(self.lengths, begins),
-            agent_step_counts=np.add.reduceat(self.agent_step_counts, begins),
-            terminated=self.terminated[ends],
-            truncated=self.truncated[ends],
-            last_global_states=None if self.last_global_states is None else self.last_global_states[ends],
-            policies=tuple(PolicyBatch.concatenate(parts[policy]).joined() for policy in sorted(parts)),
-        )
+        joined: dict[str, Any] = {
+            name: joined_rows(spec, getattr(self, name), begins, ends) for name, spec in MANY_COLUMNS.items()
+        }
+        policies = tuple(PolicyBatch.concatenate(parts[policy]).joined() for policy in sorted(parts))
+        return dataclasses.replace(self, **joined, policies=policies)
 
     def without_first_steps(self, num_steps: int) -> MultiAgentBatch:
         """Return the batch without the first environment steps of its first episode, as many as it has at most.
@@ -345,15 +319,16 @@ class MultiAgentBatch:
                 whole = EpisodeBatch.concatenate(*batches), np.array(agents), np.concatenate(env_steps)
                 policies.append(PolicyBatch(part.policy, *whole, np.array(rewards)))
         first = int(num_steps == self.lengths[0])
-        headers: dict[str, Any] = {name: getattr(self, name)[first:].copy() for name in _HEADERS}
+        columns: dict[str, Any] = {}
+        for name, spec in MANY_COLUMNS.items():
+            column = getattr(self, name)
+            if column is not None:
+                columns[name] = column[num_steps:] if spec.by_step else column[first:].copy()
         if not first:
-            headers["first_steps"][0] += num_steps
-            headers["lengths"][0] -= num_steps
-            headers["agent_step_counts"][0] -= num_dropped_steps
-        if self.global_states is not None and self.last_global_states is not None:
-            headers["global_states"] = self.global_states[num_steps:]
-            headers["last_global_states"] = self.last_global_states[first:]
-        return dataclasses.replace(self, **headers, policies=tuple(policies))
+            columns["first_steps"][0] += num_steps
+            columns["lengths"][0] -= num_steps
+            columns["agent_step_counts"][0] -= num_dropped_steps
+        return dataclasses.replace(self, **columns, policies=tuple(policies))
 
     def _rows_of(self, episode_indices: np.ndarray, env_steps: np.ndarray) -> np.ndarray:
         """Return where environment steps of episodes are among all of the batch, -1 for those that it does not have."""
@@ -375,11 +350,6 @@ class MultiAgentBatch:
         same = self.episode_indices[1:] == self.episode_indices[:-1]
         continues: np.ndarray = same & (self.first_steps[1:] == (self.first_steps + self.lengths)[:-1])
         return continues
-
-
-_HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "agent_step_counts")
-
-_GLOBAL_STATES = ("global_states", "last_global_states")
 
 
 def _no_steps(batch: EpisodeBatch, num_steps: int) -> AgentSteps:

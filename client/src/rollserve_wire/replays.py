@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rollserve_wire.columns import leaves_of
+from rollserve_wire.columns import leaves_of, original
 from rollserve_wire.errors import mismatch
 from rollserve_wire.gymnasium_spaces import space_of_gymnasium, space_values, value_leaves
 
@@ -143,8 +143,8 @@ def recorded_episode(segment: Any, *, observations: bool) -> RecordedEpisode:
     recorded, last = leaves_of(segment.observations), leaves_of(segment.last_observations)
     return RecordedEpisode(
         env_seed=int(segment.env_seeds[0]),
-        actions=leaves_of(segment.actions if segment.env_actions is None else segment.env_actions),
-        rewards=segment.rewards if segment.raw_rewards is None else segment.raw_rewards,
+        actions=leaves_of(original(segment, "actions")),
+        rewards=original(segment, "rewards"),
         terminated=bool(segment.terminated[0]),
         truncated=bool(segment.truncated[0]),
         observations=ObservationArrays(recorded, last) if observations else None,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
 
 from rollserve_wire.compression import decompress
 from rollserve_wire.errors import FieldError, in_named, mismatch
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_TENSOR",
+    "PACKED_DTYPES",
     "add_named_tensor",
     "array_from_tensor",
     "dtype_from_proto",
@@ -59,6 +61,14 @@ _DTYPES = {
     tensor_pb2.DATA_TYPE_FLOAT32: np.dtype("<f4"),
     tensor_pb2.DATA_TYPE_FLOAT64: np.dtype("<f8"),
 }
+PACKED_DTYPES = {
+    FieldDescriptor.TYPE_BOOL: np.dtype(np.bool_),
+    FieldDescriptor.TYPE_FIXED32: np.dtype("<u4"),
+    FieldDescriptor.TYPE_FIXED64: np.dtype("<u8"),
+    FieldDescriptor.TYPE_SFIXED64: np.dtype("<i8"),
+    FieldDescriptor.TYPE_DOUBLE: np.dtype("<f8"),
+}
+"""Dtypes of packed fields of fixed width, by the types of the fields."""
 _DATA_TYPES = {dtype: data_type for data_type, dtype in _DTYPES.items()}
 
 _MAX_DIMENSIONS = 32

@@ -14,7 +14,8 @@ from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve.episode_buffer import EpisodeBuffer
 from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve_wire.columns import (
-    FIELDS,
+    COLUMNS,
+    ENV_INFOS,
     INFOS,
     columns_of,
     exact_dtype,
@@ -204,7 +205,7 @@ def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]
     shapes: dict[tuple[str, str], tuple[int, ...]] = _inexact(batches)
     for previous, batch in zip((None, *batches), batches, strict=False):
         first_rows = {"env_infos": 0, "episode_infos": int(previous is not None and _continues(batch, previous))}
-        kept: dict[str, Any] = {"env_infos": {}, "episode_infos": {}}
+        kept: dict[str, Any] = {group: {} for group in ENV_INFOS}
         for group, kept_infos in kept.items():
             infos = getattr(batch, group)
             for name, column in infos.items():
@@ -222,7 +223,7 @@ def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]
 def _inexact(batches: Sequence[EpisodeBatch]) -> dict[tuple[str, str], Any]:
     """Return infos whose numbers no dtype holds, with a shape that no column has."""
     found: dict[tuple[str, str], Any] = {}
-    for group in ("env_infos", "episode_infos"):
+    for group in ENV_INFOS:
         for name in dict.fromkeys(name for batch in batches for name in getattr(batch, group)):
             try:
                 exact_dtype([getattr(batch, group)[name] for batch in batches if name in getattr(batch, group)])
@@ -244,7 +245,7 @@ def _arrays(batch: EpisodeBatch) -> dict[ArrayKey, np.ndarray]:
     """Return the arrays of a batch, except for headers that are None."""
     return {
         (name, leaf): array
-        for name in FIELDS
+        for name in COLUMNS
         if (columns := getattr(batch, name)) is not None
         for leaf, array in leaves_of(columns).items()
     }
@@ -257,7 +258,7 @@ def _batch(arrays: Mapping[ArrayKey, np.ndarray]) -> EpisodeBatch:
         fields.setdefault(name, {})[leaf] = array
     columns: dict[str, Any] = {name: columns_of(leaves) for name, leaves in fields.items() if name not in INFOS}
     columns |= {name: fields.get(name, {}) for name in INFOS}
-    return _unchecked(dict.fromkeys((*FIELDS, "account")) | columns)
+    return _unchecked(dict.fromkeys((*COLUMNS, "account")) | columns)
 
 
 def _unchecked(columns: Mapping[str, Any]) -> EpisodeBatch:

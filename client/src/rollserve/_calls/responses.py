@@ -7,27 +7,27 @@ write, are parsed by the generated classes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from numpy.lib.stride_tricks import as_strided
 
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.multi_agent_batch import MultiAgentBatch, PolicyBatch
-from rollserve_wire.columns import columns_of
+from rollserve_wire.columns import COLUMNS, MANY_COLUMNS, POLICY_COLUMNS, ColumnSpec, columns_of
 from rollserve_wire.compression import MAX_RAW_BYTES
 from rollserve_wire.errors import in_named, mismatch
 from rollserve_wire.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of, keys_of
-from rollserve_wire.tensors import NO_TENSOR, add_named_tensor, array_from_tensor, read_tensor
+from rollserve_wire.tensors import NO_TENSOR, PACKED_DTYPES, add_named_tensor, array_from_tensor, read_tensor
 from rollserve_wire.v1 import episode_batch_pb2 as pb
 from rollserve_wire.v1 import multi_agent_batch_pb2 as many_pb2
 from rollserve_wire.v1.sampler_service_pb2 import JoinedResponses, StreamRound, StreamSamplesResponse
-from rollserve_wire.v1.tensor_pb2 import NamedTensor
+from rollserve_wire.v1.tensor_pb2 import NamedTensor, Tensor
 
 if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
     from numpy.typing import NDArray
 
 __all__ = ["Bytes", "Content", "holds_batch", "read_response", "responses_of", "unstack_frames"]
@@ -52,38 +52,86 @@ _OTHER_CONTENTS: dict[int, type[pb.Beginning | pb.Progress | pb.Account | pb.Sha
 }
 _JOINED = keys_of(StreamSamplesResponse.DESCRIPTOR)["joined"]
 _RESPONSES = keys_of(JoinedResponses.DESCRIPTOR)["responses"]
-_HEADER_DTYPES = {
-    FieldDescriptor.TYPE_BOOL: np.dtype(np.bool_),
-    FieldDescriptor.TYPE_FIXED32: np.dtype("<u4"),
-    FieldDescriptor.TYPE_FIXED64: np.dtype("<u8"),
-    FieldDescriptor.TYPE_SFIXED64: np.dtype("<i8"),
-    FieldDescriptor.TYPE_DOUBLE: np.dtype("<f8"),
-}
-_HEADERS = {
-    key_of(field.number, LENGTH_DELIMITED): (field.name, _HEADER_DTYPES[field.type])
-    for field in pb.EpisodeBatch.DESCRIPTOR.fields
-    if field.type in _HEADER_DTYPES
-}
-_COLUMNS = {
-    key_of(field.number, LENGTH_DELIMITED): field.name
-    for field in pb.EpisodeBatch.DESCRIPTOR.fields
-    if field.message_type is NamedTensor.DESCRIPTOR
-}
-_TENSORS = {keys_of(pb.EpisodeBatch.DESCRIPTOR)[name]: name for name in ("rewards", "raw_rewards", "last_values")}
+
+
+class _Layout:
+    """Fields of a message that hold columns, by their keys.
+
+    Attributes:
+        headers: name and dtype of the fields of packed numbers.
+        tensors: names of the fields that are one Tensor.
+        named: names of the fields of named tensors.
+    """
+
+    def __init__(self, message: Descriptor, columns: Mapping[str, ColumnSpec]) -> None:
+        own = {field: message.fields_by_name[field] for spec in columns.values() for field in spec.fields}
+        keys = {name: key_of(field.number, LENGTH_DELIMITED) for name, field in own.items()}
+        self.headers = {
+            keys[name]: (name, PACKED_DTYPES[field.type]) for name, field in own.items() if field.type in PACKED_DTYPES
+        }
+        self.tensors = {keys[name]: name for name, each in own.items() if each.message_type is Tensor.DESCRIPTOR}
+        self.named = {keys[name]: name for name, each in own.items() if each.message_type is NamedTensor.DESCRIPTOR}
+        # Of each column: its form, the fields that can hold it, and an empty header if messages have to have it.
+        dtypes = dict(self.headers.values())
+        self._columns = []
+        for name, spec in columns.items():
+            may_lack = spec.is_optional or bool(spec.option)
+            empty = None if may_lack or spec.kind != "header" else np.empty(0, dtypes[spec.fields[0]])
+            self._columns.append((name, spec.kind, spec.fields, empty, may_lack))
+
+    def begin(self) -> _Found:
+        """Return a message without columns."""
+        return _Found({}, {}, {name: {} for name in self.named.values()})
+
+    def read(self, found: _Found, data: memoryview, key: int, start: int, stop: int) -> None:
+        """Read a field; raises UnusualError for a field that holds no column, or that came before."""
+        if key in self.named:
+            add_named_tensor(found.named[self.named[key]], data, start, stop)
+        elif key in self.headers:
+            name, dtype = self.headers[key]
+            if name in found.headers:
+                raise UnusualError
+            if stop > start:
+                found.headers[name] = _header(data[start:stop], dtype)
+        elif key in self.tensors and self.tensors[key] not in found.tensors:
+            found.tensors[self.tensors[key]] = read_tensor(data, start, stop)
+        else:
+            raise UnusualError
+
+    def columns(self, found: _Found) -> dict[str, Any]:
+        """Return the columns that were read, by name; None for one that a batch can be without."""
+        headers, tensors, named = found
+        columns: dict[str, Any] = {}
+        for name, kind, names, empty, may_lack in self._columns:
+            first = names[0]
+            if kind == "header":
+                columns[name] = headers[first] if first in headers else headers.get(names[-1], empty)
+            elif kind == "infos":
+                columns[name] = named[first]
+            elif kind == "leaves":
+                columns[name] = None if may_lack and not named[first] else columns_of(named[first])
+            elif first in tensors or may_lack:
+                columns[name] = tensors.get(first)
+            else:
+                columns[name] = array_from_tensor(NO_TENSOR, b"")
+        return columns
+
+
+class _Found(NamedTuple):
+    """Columns that were read of a message, by the names of its fields."""
+
+    headers: dict[str, np.ndarray]
+    tensors: dict[str, np.ndarray]
+    named: dict[str, dict[str, np.ndarray]]
+
+
+_NO_LENGTHS = np.empty(0, np.uint32)
+_BATCH_LAYOUT = _Layout(pb.EpisodeBatch.DESCRIPTOR, COLUMNS)
+_MANY_LAYOUT = _Layout(many_pb2.MultiAgentBatch.DESCRIPTOR, MANY_COLUMNS)
+_POLICY_LAYOUT = _Layout(many_pb2.PolicyBatch.DESCRIPTOR, POLICY_COLUMNS)
 _MANY_BATCH = keys_of(StreamSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
 _AGENTS, _POLICIES = (keys_of(many_pb2.MultiAgentBatch.DESCRIPTOR)[name] for name in ("agents", "policies"))
-_GLOBAL_STATES = {
-    keys_of(many_pb2.MultiAgentBatch.DESCRIPTOR)[name]: name for name in ("global_states", "last_global_states")
-}
 _POLICY, _POLICY_BATCH = (keys_of(many_pb2.PolicyBatch.DESCRIPTOR)[name] for name in ("policy", "batch"))
-_MANY_HEADERS, _POLICY_HEADERS = (
-    {
-        key_of(field.number, LENGTH_DELIMITED): (field.name, _HEADER_DTYPES[field.type])
-        for field in message.DESCRIPTOR.fields
-        if field.type in _HEADER_DTYPES
-    }
-    for message in (many_pb2.MultiAgentBatch, many_pb2.PolicyBatch)
-)
 _FRAME_STACKS = keys_of(pb.EpisodeBatch.DESCRIPTOR)["frame_stacks"]
 _FRAMES = keys_of(pb.FrameStack.DESCRIPTOR)["frames"]
 
@@ -161,80 +209,40 @@ def _content(data: memoryview, num_rows: int) -> Content:
 
 
 def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBatch:
-    headers = {name: np.empty(0, dtype) for name, dtype in _HEADERS.values()}
-    columns: dict[str, dict[str, np.ndarray]] = {name: {} for name in _COLUMNS.values()}
-    tensors: dict[str, np.ndarray] = {}
-    stacks = []
+    found, stacks = _BATCH_LAYOUT.begin(), []
     for key, _, begin, end in fields(data, start, stop):
-        if key in _COLUMNS:
-            add_named_tensor(columns[_COLUMNS[key]], data, begin, end)
-        elif key in _HEADERS:
-            name, dtype = _HEADERS[key]
-            if len(headers[name]):
-                raise UnusualError
-            headers[name] = _header(data[begin:end], dtype)
-        elif key in _TENSORS and _TENSORS[key] not in tensors:
-            tensors[_TENSORS[key]] = read_tensor(data, begin, end)
-        elif key == _FRAME_STACKS:
+        if key == _FRAME_STACKS:
             stacks.append((begin, end))
         else:
-            raise UnusualError
+            _BATCH_LAYOUT.read(found, data, key, begin, end)
     for begin, end in stacks:
-        _add_stack(columns["observations"], columns["last_observations"], data[begin:end], headers["lengths"])
-    workers, returns_before = headers["worker_indices"], headers["returns_before"]
-    seeds, wide_seeds = headers["environment_seeds"], headers["wide_environment_seeds"]
-    rows = headers["row_indices"]
-    discounted_returns_before = headers["discounted_returns_before"]
-    return EpisodeBatch(
-        observations=columns_of(columns["observations"]),
-        last_observations=columns_of(columns["last_observations"]),
-        actions=columns_of(columns["actions"]),
-        rewards=tensors["rewards"] if "rewards" in tensors else array_from_tensor(NO_TENSOR, b""),
-        lengths=headers["lengths"],
-        terminated=headers["terminated"],
-        truncated=headers["truncated"],
-        agent_infos=columns["agent_infos"],
-        env_infos=columns["environment_infos"],
-        episode_infos=columns["episode_infos"],
-        policy_versions=headers["policy_versions"],
-        episode_indices=headers["episode_indices"],
-        first_steps=headers["first_steps"],
-        env_seeds=wide_seeds if len(wide_seeds) else (seeds if len(seeds) else None),
-        worker_indices=workers if len(workers) else None,
-        row_indices=headers["episode_indices"] % num_rows if num_rows else (rows if len(rows) else None),
-        initial_states=columns["initial_states"],
-        last_values=tensors.get("last_values"),
-        last_states=columns["last_states"],
-        raw_rewards=tensors.get("raw_rewards"),
-        env_actions=columns_of(columns["environment_actions"]) if columns["environment_actions"] else None,
-        returns_before=returns_before if len(returns_before) else None,  # type: ignore[arg-type]  # the default
-        discounted_returns_before=discounted_returns_before if len(discounted_returns_before) else None,
-    )
+        observations = found.named["observations"], found.named["last_observations"]
+        _add_stack(*observations, data[begin:end], found.headers.get("lengths", _NO_LENGTHS))
+    columns = _BATCH_LAYOUT.columns(found)
+    if num_rows:
+        columns["row_indices"] = columns["episode_indices"] % num_rows
+    return EpisodeBatch(**columns)
 
 
 def _multi_agent_batch(data: memoryview, start: int, stop: int) -> MultiAgentBatch:
     agents: list[str] = []
-    headers = {name: np.empty(0, dtype) for name, dtype in _MANY_HEADERS.values()}
-    policies = []
-    states: dict[str, np.ndarray] = {}
+    found, policies = _MANY_LAYOUT.begin(), []
     for key, _, begin, end in fields(data, start, stop):
         if key == _AGENTS:
             agents.append(_text(data, begin, end))
         elif key == _POLICIES:
             policies.append(_policy_batch(data, begin, end))
-        elif key in _GLOBAL_STATES and _GLOBAL_STATES[key] not in states:
-            states[_GLOBAL_STATES[key]] = read_tensor(data, begin, end)
-        elif key in _MANY_HEADERS and not len(headers[_MANY_HEADERS[key][0]]):
-            name, dtype = _MANY_HEADERS[key]
-            headers[name] = _header(data[begin:end], dtype)
         else:
-            raise UnusualError
-    columns: dict[str, Any] = {
-        name: value if value.dtype == np.bool_ else value.astype(np.int64) for name, value in headers.items()
-    }
+            _MANY_LAYOUT.read(found, data, key, begin, end)
+    columns = _with_int64(_MANY_LAYOUT.columns(found), MANY_COLUMNS)
     if not len(columns["agent_step_counts"]):  # older servers do not tell the number
         columns["agent_step_counts"] = _agent_step_counts(columns["episode_indices"], policies)
-    return MultiAgentBatch(tuple(agents), **columns, policies=tuple(policies), **states)  # type: ignore[arg-type]  # only states
+    return MultiAgentBatch(tuple(agents), policies=tuple(policies), **columns)
+
+
+def _with_int64(columns: Mapping[str, Any], specs: Mapping[str, ColumnSpec]) -> dict[str, Any]:
+    """Return columns whose headers of integers are int64."""
+    return {name: each.astype(np.int64) if specs[name].dtypes == "iu" else each for name, each in columns.items()}
 
 
 def _agent_step_counts(episode_indices: np.ndarray, policies: Sequence[PolicyBatch]) -> np.ndarray:
@@ -246,30 +254,22 @@ def _agent_step_counts(episode_indices: np.ndarray, policies: Sequence[PolicyBat
 
 
 def _policy_batch(data: memoryview, start: int, stop: int) -> PolicyBatch:
-    headers = {name: np.empty(0, dtype) for name, dtype in _POLICY_HEADERS.values()}
-    policy, batch = "", None
+    policy, batch, found = "", None, _POLICY_LAYOUT.begin()
     for key, _, begin, end in fields(data, start, stop):
         if key == _POLICY:
             policy = _text(data, begin, end)
         elif key == _POLICY_BATCH and batch is None:
             batch = _batch(data, begin, end, 0)
-        elif key in _POLICY_HEADERS and not len(headers[_POLICY_HEADERS[key][0]]):
-            name, dtype = _POLICY_HEADERS[key]
-            headers[name] = _header(data[begin:end], dtype)
         else:
-            raise UnusualError
+            _POLICY_LAYOUT.read(found, data, key, begin, end)
     if batch is None:
         raise ValueError(f"policies: {mismatch('a batch', 'none')}")
-    rewards_before = headers["rewards_before"] if len(headers["rewards_before"]) else np.zeros(len(batch))
-    if rewards_before.any() and not batch.first_steps.any():  # else the returns before segments have them
-        batch = dataclasses.replace(batch, returns_before=rewards_before)
-    return PolicyBatch(
-        policy,
-        batch,
-        headers["agent_positions"].astype(np.int64),
-        headers["environment_steps"].astype(np.int64),
-        rewards_before,
-    )
+    columns = _with_int64(_POLICY_LAYOUT.columns(found), POLICY_COLUMNS)
+    if not len(columns["rewards_before"]):
+        columns["rewards_before"] = np.zeros(len(batch))
+    if columns["rewards_before"].any() and not batch.first_steps.any():  # else the returns before segments have them
+        batch = dataclasses.replace(batch, returns_before=columns["rewards_before"])
+    return PolicyBatch(policy, batch, **columns)
 
 
 def _text(data: memoryview, start: int, stop: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollserve_wire.columns import HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
+from rollserve_wire.columns import COLUMNS, original
 from rollserve_wire.representations import html_table
 
 __all__ = ["batch_html", "batch_line", "batch_table", "range_text"]
@@ -72,7 +72,7 @@ def _counts(batch: Any) -> str:
 def _statistics(batch: Any) -> Iterator[tuple[str, str]]:
     """Yield the names and the texts of the statistics of a batch that is not empty."""
     label, returns, lengths = _outcomes(batch)
-    raw = "" if batch.raw_rewards is None else "raw "
+    raw = "" if original(batch, "rewards") is batch.rewards else "raw "
     for name, column in ((f"{raw}{label}returns", returns), (f"{label}lengths", lengths)):
         values = column.astype(np.float64)
         with np.errstate(all="ignore"):
@@ -106,7 +106,7 @@ def _range_of_versions(versions: np.ndarray) -> str:
 
 def _columns(batch: Any) -> Iterator[tuple[str, str, str]]:
     """Yield the name, the dtype and the shape of each column as text."""
-    for field in (*STEP_COLUMNS, *SEGMENT_COLUMNS, *HEADERS):
+    for field in COLUMNS:
         column = getattr(batch, field)
         if isinstance(column, Mapping):
             for leaf, array in itertools.islice(column.items(), _MAX_LEAVES):

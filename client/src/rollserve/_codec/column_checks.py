@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_wire.columns import (
-    FLOAT_HEADERS,
-    HEADERS,
-    INFOS,
-    OPTIONAL_COLUMNS,
-    OPTIONAL_HEADERS,
-    SEGMENT_COLUMNS,
-    STEP_COLUMNS,
-    leaves_of,
-)
+from rollserve_wire.columns import COLUMNS, leaves_of
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
@@ -26,6 +17,10 @@ __all__ = ["as_int64", "check_batch", "check_header"]
 
 _NUMBER_KINDS = "biufc"
 _KINDS = {"b": "bool", "iu": "integer", "f": "float", "fiu": "float or integer"}
+_CHECKS = [  # read once, because each message is checked
+    (name, spec.by_step, spec.dtypes if spec.is_flat else "", spec.kind == "infos", spec.is_optional)
+    for name, spec in COLUMNS.items()
+]
 _INT64 = np.dtype(np.int64)
 _MAX_INT64 = int(np.iinfo(np.int64).max)
 
@@ -39,21 +34,17 @@ def check_batch(batch: Any) -> None:
     num_steps = int(batch.lengths.sum())
     if num_steps != len(batch.rewards):
         raise ValueError(f"lengths: {mismatch(f'a sum of {len(batch.rewards)}, as rewards has rows', num_steps)}")
-    for name in HEADERS:
-        header = getattr(batch, name)
-        if header is not None or name not in (*OPTIONAL_HEADERS, "last_values", "discounted_returns_before"):
-            check_header(name, header, _header_kinds(name), num_segments)
-    for name in STEP_COLUMNS:
+    for name, by_step, dtypes, is_mapping, is_optional in _CHECKS:
         columns = getattr(batch, name)
-        if columns is not None or name not in OPTIONAL_COLUMNS:
-            _check_columns(name, columns, num_steps)
-    if batch.raw_rewards is not None:
-        check_header("raw_rewards", batch.raw_rewards, "fiu", num_steps)
-    for name in SEGMENT_COLUMNS:
-        _check_columns(name, getattr(batch, name), num_segments)
-    for name in INFOS:
-        if not isinstance(getattr(batch, name), Mapping):
-            raise ValueError(f"{name}: {mismatch('a mapping', type(getattr(batch, name)).__name__)}")
+        length = num_steps if by_step else num_segments
+        if columns is None and is_optional:
+            continue
+        if dtypes:
+            check_header(name, columns, dtypes, length)
+        elif is_mapping and not isinstance(columns, Mapping):
+            raise ValueError(f"{name}: {mismatch('a mapping', type(columns).__name__)}")
+        else:
+            _check_columns(name, columns, length)
     _check_last_observations(batch.observations, batch.last_observations)
 
 
@@ -67,13 +58,6 @@ def check_header(name: str, array: object, kinds: str, length: int | None) -> No
         raise ValueError(f"{name}: {mismatch(f'dtype {_KINDS[kinds]}', array.dtype)}")
     if length is not None and len(array) != length:
         raise ValueError(f"{name}: {mismatch(f'{length} rows', len(array))}")
-
-
-def _header_kinds(name: str) -> str:
-    """Return the kinds of dtypes that a header may have."""
-    if name in FLOAT_HEADERS:
-        return "f"
-    return "b" if name in ("terminated", "truncated") else "iu"
 
 
 def as_int64(name: str, header: np.ndarray) -> np.ndarray:

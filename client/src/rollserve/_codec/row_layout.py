@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_wire.columns import STEP_COLUMNS, map_columns
+from rollserve_wire.columns import PER_STEP, map_columns
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def columns_by_row(batch: Any) -> dict[str, Columns]:
     starts = np.cumsum(batch.lengths) - batch.lengths
     begins = _begins(batch.row_indices[order])
     steps = _steps_by_row(starts[order], batch.lengths[order], begins)
-    names = (*STEP_COLUMNS, "next_observations")
+    names = (*PER_STEP, "next_observations")
     columns = {name: column for name in names if (column := getattr(batch, name)) is not None}
     if batch.last_values is not None and "value" in batch.agent_infos:
         columns["next_values"] = _next_values(batch, starts + batch.lengths - 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rollserve._formats.minari_layout import ATTRIBUTES, RECEIPT, group_of, hdf5_path
+from rollserve._formats.minari_layout import ATTRIBUTES, NUMBERS, RECEIPT, group_of, hdf5_path
 from rollserve._formats.sources import EXTRA, check_bytes, check_numbers
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
@@ -66,17 +66,20 @@ class Hdf5Episodes:
         self._h5 = load("h5py", EXTRA)
         self._file = self._h5.File(path, "r")
         self._with_infos = infos
-        first = group_of(0)
-        rewards = self._file[first + b"/rewards"].dtype if first in self._file else np.dtype(np.float64)
-        check_numbers("rewards", np.empty(0, rewards))
-        datasets: list[tuple[bytes, np.dtype, tuple[int, ...], int]] = [(b"rewards", rewards, (), 0)]
+        first = self._file.get(group_of(0), {})
+        datasets: list[tuple[bytes, np.dtype, tuple[int, ...], int]] = []
+        for name in NUMBERS:
+            if name in first or name == "rewards":
+                dtype = first[name].dtype if name in first else np.dtype(np.float64)
+                check_numbers(name, np.empty(0, dtype))
+                datasets.append((name.encode(), dtype, (), 0))
         for field, space in zip(("observations", "actions"), spaces, strict=True):
             for parts, leaf in leaf_spaces(space):
                 datasets.append((hdf5_path(field, parts), *dtype_and_shape(leaf), int(field == "observations")))
-        datasets += [(name, np.dtype(np.bool_), (), 0) for name in (b"terminations", b"truncations")]
+        datasets += [(flags, np.dtype(np.bool_), (), 0) for flags in (b"terminations", b"truncations")]
         self._datasets = [
-            _Column(name, dtype, self._h5.h5t.py_create(dtype), row_shape, num_extra)
-            for name, dtype, row_shape, num_extra in datasets
+            _Column(path, dtype, self._h5.h5t.py_create(dtype), row_shape, num_extra)
+            for path, dtype, row_shape, num_extra in datasets
         ]
         self._info_types: dict[bytes, _InfoType] = {}
         self._int64 = self._h5.h5t.py_create(np.dtype(np.int64))

@@ -16,6 +16,7 @@ from rollserve._formats.minari_layout import (
     ATTRIBUTES,
     DATA_FILE,
     METADATA_FILE,
+    NUMBERS,
     RECEIPTS,
     hdf5_path,
 )
@@ -126,7 +127,9 @@ def _fields_of(episodes: Sequence[Mapping[str, np.ndarray]], spaces: tuple[Space
     """Return the fields of episodes, given their columns by path; observations have a row more than there are steps."""
     lengths = [len(episode["rewards"]) for episode in episodes]
     fields: dict[str, Any] = {"lengths": np.array(lengths, np.int64)}
-    fields["rewards"] = np.concatenate([episode["rewards"] for episode in episodes])
+    for name in NUMBERS:
+        if all(name in episode for episode in episodes):
+            fields[name] = np.concatenate([episode[name] for episode in episodes])
     paths = {
         field: {"/".join(map(str, parts)): hdf5_path(field, parts).decode() for parts, _ in leaf_spaces(space)}
         for field, space in zip(("observations", "actions"), spaces, strict=True)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollserve._formats.minari_layout import AGENT, ATTRIBUTES, HEADERS, RECEIPT, group_of, hdf5_path
+from rollserve._formats.minari_layout import AGENT, ATTRIBUTES, HEADERS, NUMBERS, RECEIPT, group_of, hdf5_path
 from rollserve._formats.sources import EXTRA
-from rollserve_wire.columns import is_mask, leaves_of, mask_name
+from rollserve_wire.columns import is_mask, leaves_of, mask_name, original
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
 from rollserve_wire.spaces import Space, Text, leaf_spaces
@@ -124,7 +124,7 @@ def check_info_names(batch: Any) -> None:
 
 def _columns(batch: Any, spaces: tuple[Space, Space]) -> Iterator[_Column]:
     observations, last = leaves_of(batch.observations), leaves_of(batch.last_observations)
-    actions = leaves_of(batch.actions if batch.env_actions is None else batch.env_actions)
+    actions = leaves_of(original(batch, "actions"))
     for parts, space in leaf_spaces(spaces[0]):
         name = "/".join(map(str, parts))
         rows = _with_rows(observations[name], last[name], batch.lengths, behind=True)
@@ -132,7 +132,9 @@ def _columns(batch: Any, spaces: tuple[Space, Space]) -> Iterator[_Column]:
     for parts, space in leaf_spaces(spaces[1]):
         rows = _as_stored(actions["/".join(map(str, parts))], space)
         yield _Column(hdf5_path("actions", parts).decode(), rows, batch.lengths)
-    yield _Column("rewards", batch.rewards if batch.raw_rewards is None else batch.raw_rewards, batch.lengths)
+    for name in NUMBERS:
+        if (values := original(batch, name)) is not None:
+            yield _Column(name, values, batch.lengths)
     for path, flags in (("terminations", batch.terminated), ("truncations", batch.truncated)):
         rows = np.zeros(batch.num_steps, np.bool_)
         rows[np.cumsum(batch.lengths) - 1] = flags

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from rollserve_wire.columns import PER_STEP
+
 __all__ = [
     "AGENT",
     "ATTRIBUTES",
     "DATA_FILE",
     "HEADERS",
     "METADATA_FILE",
+    "NUMBERS",
     "RECEIPT",
     "RECEIPTS",
     "group_of",
@@ -23,6 +26,8 @@ HEADERS = ("policy_versions", "episode_indices")
 """Headers that the attributes `rollserve_NAME` of an episode hold."""
 AGENT = "agent/"
 """Prefix of infos that are the agent's."""
+NUMBERS = [name for name, spec in PER_STEP.items() if spec.kind == "numbers" and not spec.original_of]
+"""Columns of steps that are datasets of their own names; the environment's own values where transforms change them."""
 ATTRIBUTES = {"env_seeds": "seed", **{name: f"rollserve_{name}" for name in HEADERS}}
 """Names of the attributes of episodes that hold headers."""
 

@@ -15,7 +15,7 @@ from rollserve._formats.minari_episodes import check_info_names, write_episodes
 from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FILE, group_of
 from rollserve._formats.sources import EXTRA
 from rollserve._formats.staged_file import StagedFile, journal_of, replace_file
-from rollserve_wire.columns import leaves_of
+from rollserve_wire.columns import leaves_of, original
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
 from rollserve_wire.gymnasium_spaces import gymnasium_space, space_of_gymnasium
@@ -270,9 +270,9 @@ def _check_whole(batch: Any) -> None:
 
 
 def _check_spaces(batch: Any, spaces: tuple[Space, Space]) -> None:
-    actions = batch.actions if batch.env_actions is None else batch.env_actions
-    for field, columns, space in zip(("observations", "actions"), (batch.observations, actions), spaces, strict=True):
-        leaves = leaves_of(columns)
+    columns = batch.observations, original(batch, "actions")
+    for field, values, space in zip(("observations", "actions"), columns, spaces, strict=True):
+        leaves = leaves_of(values)
         expected = named_leaves(space)
         if leaves.keys() != expected.keys():
             raise ValueError(f"{field}: {mismatch(f'leaves {sorted(expected)} of the space', sorted(leaves))}")

@@ -11,14 +11,13 @@ import numpy as np
 from rollserve._formats.rllib_columns import AGENTS, IGNORED, missing_of, table_of
 from rollserve._formats.sources import EXTRA, Source, check_bytes, check_numbers, file_error
 from rollserve._formats.step_tables import segments_of
-from rollserve.bridges.tables import to_arrow
+from rollserve.bridges.tables import SEGMENT_HEADERS, to_arrow
 from rollserve.bridges.trees import nested
 from rollserve_wire.columns import (
-    FLOAT_HEADERS,
+    HEADERS,
     INFOS,
-    OPTIONAL_HEADERS,
+    PER_STEP,
     SEGMENT_COLUMNS,
-    STEP_COLUMNS,
     columns_of,
     leaves_of,
     mask_name,
@@ -36,9 +35,7 @@ _ROW_GROUP_STEPS = 1 << 14
 _RECEIPT = b"rollserve_receipt"
 """Key of a receipt in the file's metadata."""
 _SEGMENTS, _STEPS = "segments", "steps"
-_STEP_HEADERS = ("policy_versions", "episode_indices", *OPTIONAL_HEADERS)
-"""Headers that each row of a segment holds."""
-_END_COLUMNS = (*SEGMENT_COLUMNS, *FLOAT_HEADERS)
+_END_COLUMNS = (*SEGMENT_COLUMNS, *(name for name, spec in HEADERS.items() if spec.dtypes == "f"))
 """Fields that the last row of a segment holds, and no other."""
 
 
@@ -199,7 +196,7 @@ def _check_storable(batch: Any) -> None:
     """Raise ValueError for a batch that no reader takes, or a column of numbers that Parquet does not have."""
     if not len(batch):
         raise ValueError(f"batch: {mismatch('at least one segment', 'none, which no reader takes')}")
-    for field in (*STEP_COLUMNS, *_END_COLUMNS):
+    for field in (*PER_STEP, *_END_COLUMNS):
         columns = getattr(batch, field)
         for name, array in leaves_of(columns).items() if columns is not None else ():
             if array.dtype.kind not in "biuf":
@@ -225,9 +222,9 @@ def _own_fields(columns: Mapping[str, tuple[np.ndarray, Any]]) -> dict[str, Any]
     fields: dict[str, Any] = {"lengths": ends + 1 - starts, "first_steps": columns[_STEPS][0][starts]}
     for name in ("terminated", "truncated"):
         fields[name] = columns[name][0][ends]
-    for name in _STEP_HEADERS:
+    for name in SEGMENT_HEADERS:
         fields[name] = columns[name][0][starts] if name in columns else None
-    for field in (*STEP_COLUMNS, *_END_COLUMNS):
+    for field in (*PER_STEP, *_END_COLUMNS):
         rows = ends if field in _END_COLUMNS else slice(None)
         leaves: dict[str, np.ndarray] = {}
         for path, (array, valids) in columns.items():

@@ -9,12 +9,15 @@ import numpy as np
 
 from rollserve.bridges.trees import step_positions
 from rollserve.learning.transitions import transitions
-from rollserve_wire.columns import STEP_COLUMNS, is_mask, leaves_of, mask_name
+from rollserve_wire.columns import HEADERS, PER_STEP, is_mask, leaves_of, mask_name
 from rollserve_wire.extras import load
 
-__all__ = ["to_arrow", "to_pandas"]
+__all__ = ["SEGMENT_HEADERS", "to_arrow", "to_pandas"]
 
-_SEGMENT_HEADERS = ("policy_versions", "episode_indices", "env_seeds", "worker_indices", "row_indices")
+SEGMENT_HEADERS = tuple(
+    name for name, spec in HEADERS.items() if spec.dtypes == "iu" and name not in ("lengths", "first_steps")
+)
+"""Headers that each step of a segment has."""
 
 
 class _Column(NamedTuple):
@@ -28,14 +31,14 @@ def _step_table(batch: Any, *, next_observations: bool) -> dict[str, _Column]:
     """Return the columns of a batch by name; see `to_arrow`. Columns of steps are the batch's own arrays."""
     segments, steps = step_positions(batch)
     table = {"segments": _Column(segments, None), "steps": _Column(steps, None)}
-    for name in _SEGMENT_HEADERS:
+    for name in SEGMENT_HEADERS:
         header = getattr(batch, name)
         if header is not None:
             table[name] = _Column(header[segments], None)
     found = transitions(batch, 1, None)
     for name in ("terminated", "truncated"):
         table[name] = _Column(getattr(found, name), None)
-    fields = {name: columns for name in STEP_COLUMNS if (columns := getattr(batch, name)) is not None}
+    fields = {name: columns for name in PER_STEP if (columns := getattr(batch, name)) is not None}
     if next_observations:
         fields["next_observations"] = found.next_observations
     for field, columns in fields.items():

@@ -11,12 +11,10 @@ from typing import Any
 from rollserve._codec.column_files import load_column
 from rollserve._formats.sources import Source, file_error
 from rollserve.episode_batch import EpisodeBatch
-from rollserve_wire.columns import FIELDS
+from rollserve_wire.columns import COLUMNS, ENV_INFOS
 from rollserve_wire.errors import mismatch
 
 __all__ = ["OwnSource"]
-
-_INFOS = ("env_infos", "episode_infos")
 
 
 class OwnSource(Source):
@@ -52,4 +50,4 @@ class OwnSource(Source):
         batch = EpisodeBatch.load(self._paths[index])
         if len(units) < len(batch):
             batch = batch.take([unit - self._firsts[index] for unit in units])
-        return [{name: getattr(batch, name) for name in FIELDS if self._infos or name not in _INFOS}]
+        return [{name: getattr(batch, name) for name in COLUMNS if self._infos or name not in ENV_INFOS}]

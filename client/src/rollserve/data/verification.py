@@ -16,6 +16,7 @@ from rollserve.data.reader import read
 from rollserve.data.replaying import Replay, env_spec_of, make_env, replay
 from rollserve.episode_batch import EpisodeBatch
 from rollserve_wire.checks import check_type
+from rollserve_wire.columns import ORIGINALS
 from rollserve_wire.environments import EnvSpec
 from rollserve_wire.errors import mismatch
 from rollserve_wire.gymnasium_spaces import space_of_gymnasium
@@ -29,8 +30,6 @@ __all__ = ["EpisodeCheck", "Verification", "verify"]
 
 LOG_PROB_TOLERANCE = 1e-3
 """Largest accepted difference of log-probabilities, which the server computes in float32 and this module in float64."""
-_STAND_INS = {"rewards": "raw_rewards", "actions": "env_actions"}
-"""Columns that Minari's datasets hold under the names of others."""
 
 
 @briefly
@@ -185,9 +184,9 @@ def _changed(batch: EpisodeBatch, receipt: Receipt, skipped: dict[str, None]) ->
     """Return columns that have another digest than in the receipt, and note columns that one of both lacks."""
     found = column_digests(batch)
     expected = dict(receipt.digests)
-    for name, stand_in in _STAND_INS.items():
-        if stand_in in expected and stand_in not in found:
-            expected[name] = expected.pop(stand_in)
+    for name, own in ORIGINALS.items():  # Minari's datasets hold the environment's own values under these names
+        if own in expected and own not in found:
+            expected[name] = expected.pop(own)
     for name in sorted(expected.keys() - found.keys()):
         skipped[f"{name}: the file does not hold it"] = None
     for name in sorted(found.keys() - expected.keys()):

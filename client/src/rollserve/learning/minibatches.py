@@ -11,15 +11,15 @@ from rollserve._codec.initial_states import STEP_STATES
 from rollserve.learning.arguments import check_count, check_generator
 from rollserve.learning.transitions import observations_after
 from rollserve_wire.columns import (
-    HEADERS,
-    SEGMENT_COLUMNS,
-    STEP_COLUMNS,
+    PER_SEGMENT,
+    PER_STEP,
     Columns,
     columns_of,
     is_mask,
     leaves_of,
     map_columns,
     mask_name,
+    original,
 )
 from rollserve_wire.errors import mismatch
 
@@ -108,11 +108,11 @@ class Fragments:
         """Return the fields of chosen fragments, given what picks their elements of arrays (M,)."""
         batch, owners, lengths, begins = self._batch, *map(chosen, (self._owners, self.lengths, self._begins))
         offsets, is_last = chosen(self._offsets), chosen(self._is_last)
-        fields: dict[str, Any] = {name: getattr(batch, name) for name in STEP_COLUMNS}
+        fields: dict[str, Any] = {name: getattr(batch, name) for name in PER_STEP}
         if not are_all:
             rows = rows_of(begins, lengths)
             fields = {name: None if column is None else _take(column, rows) for name, column in fields.items()}
-        for name in (*SEGMENT_COLUMNS, *HEADERS):
+        for name in PER_SEGMENT:
             if name not in _OWN_FIELDS:
                 column = getattr(batch, name)
                 fields[name] = None if column is None else _take(column, owners)
@@ -182,7 +182,7 @@ def _take(column: Columns, rows: NDArray[np.int64]) -> Columns:
 
 def _returns_before(batch: Any, counts: NDArray[np.int64], begins: NDArray[np.int64]) -> np.ndarray:
     """Return the sum of raw rewards of each fragment's episode before it, added one by one, as servers add them."""
-    rewards = batch.rewards if batch.raw_rewards is None else batch.raw_rewards
+    rewards = original(batch, "rewards")
     before: np.ndarray = np.repeat(batch.returns_before.astype(np.float64), counts)
     ends = np.cumsum(counts)
     cut = counts > 1
@@ -235,7 +235,7 @@ def _step_columns(batch: Any, columns: Mapping[str, Columns]) -> dict[str, Colum
     Raises:
         ValueError: another name or number of rows.
     """
-    own = ((name, getattr(batch, name)) for name in STEP_COLUMNS)
+    own = ((name, getattr(batch, name)) for name in PER_STEP)
     found: dict[str, Columns] = {name: column for name, column in own if column is not None}
     for name, column in columns.items():
         if name in found or name in _ADDED:

@@ -14,7 +14,8 @@ import numpy as np
 from google.rpc import error_details_pb2, status_pb2
 
 from rollserve_server.conformance.many_reading import by_agent, joint
-from rollserve_server.conformance.reading import is_mask, mask_name
+from rollserve_server.conformance.reading import GROUPS, HEADERS, is_mask, mask_name
+from rollserve_wire.columns import MANY_COLUMNS
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -22,30 +23,30 @@ if TYPE_CHECKING:
     from rollserve_wire.v1 import episode_batch_pb2, evaluation_pb2
 
 __all__ = [
-    "GROUPS",
-    "HEADERS",
     "MANY_HEADERS",
     "OPTIONAL_GROUPS",
     "OPTIONAL_STATES",
+    "REQUIRED_GROUPS",
     "describe_answer",
     "describe_batch",
     "describe_columns",
     "describe_error",
+    "describe_groups",
     "describe_many",
     "describe_sums",
     "describe_views",
 ]
 
-HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "policy_versions", "env_seeds")
-MANY_HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "agent_step_counts")
-GROUPS = (
-    *("observations", "last_observations", "actions", "rewards", "agent_infos", "env_infos", "episode_infos"),
-    "initial_states",
-)
-OPTIONAL_GROUPS = ("raw_rewards", "environment_actions", "last_values", "last_states")
-"""Columns that a description may leave out where a batch has none."""
-OPTIONAL_STATES = ("global_states", "last_global_states")
+MANY_HEADERS = [name for name, spec in MANY_COLUMNS.items() if spec.kind == "header"]
+OPTIONAL_STATES = [name for name, spec in MANY_COLUMNS.items() if spec.kind != "header"]
 """Columns of a batch of many agents that its description leaves out where it has none."""
+_NAMES = {"env_actions": "environment_actions"}
+"""Columns that have another name in descriptions."""
+_OPTIONAL = {name for name, spec in GROUPS.items() if spec.is_optional or spec.option}
+OPTIONAL_GROUPS = [_NAMES.get(name, name) for name in GROUPS if name in _OPTIONAL]
+"""Columns that a description may leave out where a batch has none."""
+REQUIRED_GROUPS = [name for name in GROUPS if name not in _OPTIONAL]
+"""Columns that each description has."""
 _KINDS = {
     "FAILED_PRECONDITION": "precondition",
     "ABORTED": "precondition",
@@ -75,6 +76,15 @@ def _describe(column: np.ndarray, mask: np.ndarray | None) -> dict[str, Any]:
     little = np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
     result = {"dtype": column.dtype.name, "shape": list(column.shape), "sha256": _digest(little.tobytes())}
     return result if mask is None else {**result, "mask": _digest(np.asarray(mask, np.bool_).tobytes())}
+
+
+def describe_groups(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the descriptions of a batch's columns of tensors, given their arrays by leaf."""
+    return {
+        _NAMES.get(name, name): describe_columns(arrays[name])
+        for name in GROUPS
+        if name not in _OPTIONAL or arrays[name]
+    }
 
 
 def describe_batch(arrays: Arrays) -> dict[str, Any]:
@@ -120,9 +130,7 @@ def _segments(arrays: Arrays) -> dict[str, Any]:
     starts = np.concatenate([[0], np.cumsum(arrays["lengths"])]).astype(int)
     rewards = arrays["rewards"][""]
     result["returns"] = [float(rewards[a:b].sum()) for a, b in itertools.pairwise(starts)]
-    for group in (*GROUPS, *OPTIONAL_GROUPS):
-        if group in GROUPS or arrays[group]:
-            result[group] = describe_columns(arrays[group])
+    result |= describe_groups(arrays)
     if len(arrays["returns_before"]):
         result["returns_before"] = describe_sums(arrays["returns_before"])
     return result

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from rollserve_server.conformance.description import (
-    GROUPS,
     OPTIONAL_GROUPS,
     OPTIONAL_STATES,
+    REQUIRED_GROUPS,
     describe_answer,
     describe_batch,
     describe_error,
@@ -204,7 +204,7 @@ def _channel(server: ConformanceServer) -> grpc.Channel:
 
 def _check_batch(expected: Mapping[str, Any], result: Mapping[str, Any], where: str) -> None:
     """Check the description of a batch, which has to have no other columns."""
-    groups = (*GROUPS, *OPTIONAL_GROUPS)
+    groups = (*REQUIRED_GROUPS, *OPTIONAL_GROUPS)
     _check({name: value for name, value in expected.items() if name not in groups}, result, where)
     for group in groups:
         absent: Any = {} if group in OPTIONAL_GROUPS else "nothing"

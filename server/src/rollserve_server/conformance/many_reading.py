@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rollserve_server.conformance.reading import concatenated_batches, joined_segments, read_array, read_batch, unjoined
+from rollserve_wire.columns import MANY_COLUMNS, PER_STEP, POLICY_COLUMNS, joined_rows
 
 if TYPE_CHECKING:
     from rollserve_server.conformance.reading import Arrays
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["by_agent", "has_many_agents", "joint", "read_many_stream"]
 
-_HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "agent_step_counts")
-_STATES: tuple[Literal["global_states", "last_global_states"], ...] = ("global_states", "last_global_states")
-_OF_SEGMENTS = ("agent_positions", "rewards_before")
+_OF_SEGMENTS = [name for name, spec in POLICY_COLUMNS.items() if not spec.by_step]
 
 
 def has_many_agents(responses: Iterable[bytes]) -> bool:
@@ -54,20 +53,17 @@ def read_many_stream(responses: Iterable[bytes]) -> Arrays:
 
 def _episodes(batches: Sequence[multi_agent_batch_pb2.MultiAgentBatch]) -> Arrays:
     """Return what batches say of episodes, with one element for parts that follow each other."""
-    arrays: Arrays = {name: np.concatenate([np.array(getattr(each, name)) for each in batches]) for name in _HEADERS}
-    for field in _STATES:
-        states = [read_array(getattr(each, field)) for each in batches if each.HasField(field)]
-        arrays[field] = np.concatenate(states) if states else None
+    arrays: Arrays = {}
+    for name, spec in MANY_COLUMNS.items():
+        if spec.kind == "header":
+            arrays[name] = np.concatenate([np.array(getattr(each, name)) for each in batches])
+        else:
+            states = [read_array(getattr(each, name)) for each in batches if each.HasField(name)]  # type: ignore[arg-type]  # a field
+            arrays[name] = np.concatenate(states) if states else None
     same = arrays["episode_indices"][1:] == arrays["episode_indices"][:-1]
     continues = same & (arrays["first_steps"][1:] == (arrays["first_steps"] + arrays["lengths"])[:-1])
-    first, last = np.append(True, ~continues), np.append(~continues, True)
-    for name in ("lengths", "agent_step_counts"):
-        arrays[name] = np.add.reduceat(arrays[name], np.flatnonzero(first))
-    for name in ("episode_indices", "first_steps"):
-        arrays[name] = arrays[name][first]
-    for name in ("terminated", "truncated", "last_global_states"):
-        arrays[name] = None if arrays[name] is None else arrays[name][last]
-    return arrays
+    begins, ends = np.flatnonzero(np.append(True, ~continues)), np.flatnonzero(np.append(~continues, True))
+    return {name: joined_rows(spec, arrays[name], begins, ends) for name, spec in MANY_COLUMNS.items()}
 
 
 def by_agent(batch: Arrays) -> dict[str, Arrays]:
@@ -134,7 +130,7 @@ def _policy_batch(message: multi_agent_batch_pb2.PolicyBatch) -> Arrays:
 
 def _concatenated(parts: Sequence[Arrays]) -> Arrays:
     whole = concatenated_batches(parts)
-    for name in (*_OF_SEGMENTS, "env_steps"):
+    for name in POLICY_COLUMNS:
         whole[name] = np.concatenate([part[name] for part in parts])
     return whole
 
@@ -154,17 +150,12 @@ def _taken(batch: Arrays, segments: np.ndarray) -> Arrays:
     lengths = batch["lengths"]
     begins = np.cumsum(lengths) - lengths
     steps = np.concatenate([np.arange(begins[each], begins[each] + lengths[each]) for each in segments])
-    num_steps, num_segments = int(lengths.sum()), len(lengths)
-    by_step = {"observations", "actions", "rewards", "raw_rewards", "environment_actions", "agent_infos", "env_infos"}
+    by_step = {*PER_STEP, "env_steps"}
 
     def taken(name: str, values: Any) -> Any:
+        rows = steps if name in by_step else segments
         if isinstance(values, Mapping):
-            rows = steps if name in by_step else segments
             return {leaf: each[rows] for leaf, each in values.items()}
-        if not len(values):
-            return values
-        rows = steps if name == "env_steps" else segments
-        assert len(values) == (num_steps if name == "env_steps" else num_segments)  # noqa: S101  # a sanity check
-        return values[rows]
+        return values[rows] if len(values) else values
 
     return {name: taken(name, values) for name, values in batch.items()}

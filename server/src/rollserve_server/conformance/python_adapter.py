@@ -8,19 +8,19 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 import rollserve
 from rollserve_server.conformance.description import (
-    HEADERS,
     MANY_HEADERS,
     OPTIONAL_STATES,
     describe_columns,
+    describe_groups,
     describe_sums,
 )
 from rollserve_server.conformance.operations import array_of
+from rollserve_server.conformance.reading import GROUPS, HEADERS
+from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import (
     AccessError,
     CancelledError,
@@ -31,6 +31,9 @@ from rollserve_wire.errors import (
     UnavailableError,
 )
 from rollserve_wire.transforms import transform_from_json
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__: list[str] = []
 
@@ -244,7 +247,7 @@ def _many(batch: rollserve.MultiAgentBatch) -> _Json:
 
 def _steps(steps: rollserve.AgentSteps) -> _Json:
     names = ("acted", "observations", "actions", "rewards", "terminated", "truncated", "policy_versions")
-    return {name: describe_columns(_leaves(getattr(steps, name))) for name in names}
+    return {name: describe_columns(leaves_of(getattr(steps, name))) for name in names}
 
 
 def _account(account: rollserve.Account | None) -> _Json:
@@ -257,28 +260,12 @@ def _account(account: rollserve.Account | None) -> _Json:
 def _batch(batch: rollserve.EpisodeBatch) -> _Json:
     description: dict[str, Any] = {name: getattr(batch, name).tolist() for name in HEADERS}
     description["returns"] = batch.returns.tolist()
-    for group in ("observations", "last_observations", "actions", "rewards"):
-        description[group] = describe_columns(_leaves(getattr(batch, group)))
-    for group in ("agent_infos", "env_infos", "episode_infos", "initial_states", "last_states"):
-        description[group] = describe_columns(getattr(batch, group))
-    optional = {"raw_rewards": batch.raw_rewards, "environment_actions": batch.env_actions}
-    for group, columns in {**optional, "last_values": batch.last_values}.items():
-        description[group] = {} if columns is None else describe_columns(_leaves(columns))
+    columns = {name: getattr(batch, name) for name in GROUPS}
+    description |= describe_groups({name: {} if each is None else leaves_of(each) for name, each in columns.items()})
     description["returns_before"] = describe_sums(batch.returns_before)
     if batch.account is not None:
         description["account"] = _account(batch.account)
     return description
-
-
-def _leaves(columns: Any, path: str = "") -> dict[str, np.ndarray]:
-    """Return the arrays of nested dictionaries and tuples by their paths."""
-    if isinstance(columns, np.ndarray):
-        return {path: columns}
-    items = columns.items() if isinstance(columns, Mapping) else enumerate(columns)
-    leaves: dict[str, np.ndarray] = {}
-    for name, each in items:
-        leaves |= _leaves(each, f"{path}/{name}" if path else str(name))
-    return leaves
 
 
 def _obtain_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:

@@ -9,6 +9,7 @@ import lz4.block
 import numpy as np
 import zstandard
 
+from rollserve_wire.columns import COLUMNS, ENV_INFOS, joined_rows
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import tensor_pb2
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from rollserve_wire.v1 import episode_batch_pb2
 
 __all__ = [
+    "GROUPS",
+    "HEADERS",
     "Arrays",
     "concatenated_batches",
     "is_mask",
@@ -30,35 +33,15 @@ __all__ = [
 Arrays = dict[str, Any]
 """A joined stream: arrays by the names of `EpisodeBatch`'s fields, columns as arrays by name, and `account`."""
 
-_HEADERS = {
-    "episode_indices": "episode_indices",
-    "first_steps": "first_steps",
-    "lengths": "lengths",
-    "terminated": "terminated",
-    "truncated": "truncated",
-    "policy_versions": "policy_versions",
-    "env_seeds": "environment_seeds",
+HEADERS = {
+    name: spec
+    for name, spec in COLUMNS.items()
+    if spec.kind == "header" and spec.dtypes != "f" and name not in ("worker_indices", "row_indices")
 }
-_BY_STEP = {
-    "observations": "observations",
-    "actions": "actions",
-    "agent_infos": "agent_infos",
-    "env_infos": "environment_infos",
-}
-_BY_SEGMENT = {
-    "last_observations": "last_observations",
-    "episode_infos": "episode_infos",
-    "initial_states": "initial_states",
-    "last_states": "last_states",
-}
-_OPTIONAL = {"raw_rewards": "rewards", "environment_actions": "actions"}
-"""Columns by step that messages may lack, and the columns whose values they then have."""
-_WITH_GAPS = ("agent_infos", "env_infos", "episode_infos", "initial_states", "last_states")
-"""Columns that a batch may lack where others have them."""
-_DROPPABLE = ("env_infos", "episode_infos")
-"""Columns that a batch goes without where no column holds all of their values."""
+"""Headers of integers and truth values that all batches have."""
+GROUPS = {name: spec for name, spec in COLUMNS.items() if spec.kind != "header"}
+"""Columns of tensors."""
 _MAX_EXACT = 1 << 53
-_OF_LAST_PART = ("terminated", "truncated", "last_observations", "last_values", "last_states")
 
 
 def read_stream(responses: Iterable[bytes]) -> Arrays:
@@ -98,13 +81,14 @@ def unjoined(responses: Iterable[bytes]) -> list[pb.ObtainSamplesResponse]:
 
 def read_batch(message: episode_batch_pb2.EpisodeBatch) -> Arrays:
     """Return the arrays of a message."""
-    arrays: Arrays = {name: np.array(list(getattr(message, field))) for name, field in _HEADERS.items()}
-    for name in ("rewards", "raw_rewards", "last_values"):
-        arrays[name] = {"": read_array(getattr(message, name))} if message.HasField(name) else {}
-    arrays["environment_actions"] = {each.name: read_array(each.tensor) for each in message.environment_actions}
+    arrays: Arrays = {name: np.array(list(getattr(message, spec.fields[0]))) for name, spec in HEADERS.items()}
     arrays["returns_before"] = np.array(message.returns_before)
-    for name, field in (_BY_STEP | _BY_SEGMENT).items():
-        arrays[name] = {each.name: read_array(each.tensor) for each in getattr(message, field)}
+    for name, spec in GROUPS.items():
+        field: Any = spec.fields[0]
+        if spec.kind == "numbers":
+            arrays[name] = {"": read_array(getattr(message, field))} if message.HasField(field) else {}
+        else:
+            arrays[name] = {each.name: read_array(each.tensor) for each in getattr(message, field)}
     for stack in message.frame_stacks:
         observations, last = _unstacked(read_array(stack.frames), stack.frame_count, arrays["lengths"])
         arrays["observations"][stack.name], arrays["last_observations"][stack.name] = observations, last
@@ -136,9 +120,9 @@ def _unstacked(frames: np.ndarray, count: int, lengths: Sequence[int]) -> tuple[
 
 def _drop_misfits(batches: Sequence[Arrays], dropped: MutableMapping[str, int]) -> None:
     """Remove the infos that are not of the first shape of their name, or that no dtype holds, and count the values."""
-    headers = {name: np.concatenate([batch[name] for batch in batches]) for name in _HEADERS}
+    headers = {name: np.concatenate([batch[name] for batch in batches]) for name in HEADERS}
     first = np.split(_first_parts(headers), np.cumsum([len(batch["lengths"]) for batch in batches])[:-1])
-    for group in _DROPPABLE:
+    for group in ENV_INFOS:
         for name in {name for batch in batches for name in batch[group] if not is_mask(name, batch[group])}:
             present = [batch[group][name] for batch in batches if name in batch[group]]
             shape = None if _common_dtype(present) is None else present[0].shape[1:]
@@ -162,22 +146,18 @@ def _common_dtype(arrays: Sequence[np.ndarray]) -> np.dtype | None:
 
 def concatenated_batches(batches: Sequence[Arrays]) -> Arrays:
     """Return the batches behind one another, with gaps where one lacks a column of infos."""
-    result: Arrays = {name: np.concatenate([batch[name] for batch in batches]) for name in _HEADERS}
-    result["rewards"] = {"": np.concatenate([batch["rewards"][""] for batch in batches])}
-    result["last_values"] = _columns([batch["last_values"] for batch in batches])
-    for name, fallback in _OPTIONAL.items():
-        has_some = any(batch[name] for batch in batches)
-        result[name] = _columns([batch[name] or batch[fallback] for batch in batches]) if has_some else {}
+    result: Arrays = {name: np.concatenate([batch[name] for batch in batches]) for name in HEADERS}
     result["returns_before"] = _returns_before(batches)
     num_steps = [int(batch["lengths"].sum()) for batch in batches]
     num_segments = [len(batch["lengths"]) for batch in batches]
-    for group in (*_BY_STEP, *_BY_SEGMENT):
-        nums = num_steps if group in _BY_STEP else num_segments
-        columns = [batch[group] for batch in batches]
-        if group in _WITH_GAPS:
-            result[group] = _with_gaps(columns, nums)
-        else:
-            result[group] = _columns(columns)
+    for name, spec in GROUPS.items():
+        columns = [batch[name] for batch in batches]
+        if spec.original_of and any(columns):
+            columns = [batch[name] or batch[spec.original_of] for batch in batches]
+        is_info = spec.kind == "infos"
+        result[name] = (
+            _with_gaps(columns, num_steps if spec.by_step else num_segments) if is_info else _columns(columns)
+        )
     return result
 
 
@@ -231,18 +211,17 @@ def joined_segments(batch: Arrays, apart: np.ndarray | None = None) -> tuple[Arr
         batch: the batch.
         apart: whether each segment but the first is not to be joined to the one before it; None for no such segment.
     """
-    lengths, first = batch["lengths"], _first_parts(batch)
+    first = _first_parts(batch)
     if apart is not None:
         first[1:] |= apart
-    last = np.append(first[1:], True)
+    begins, ends = np.flatnonzero(first), np.flatnonzero(np.append(first[1:], True))
     result = dict(batch)
-    for name in (*_HEADERS, *_BY_SEGMENT, "last_values"):
-        rows = last if name in _OF_LAST_PART else first
-        columns = batch[name]
-        result[name] = columns[rows] if name in _HEADERS else {leaf: each[rows] for leaf, each in columns.items()}
+    for name, spec in HEADERS.items():
+        result[name] = joined_rows(spec, batch[name], begins, ends)
+    for name, spec in GROUPS.items():
+        result[name] = {leaf: joined_rows(spec, each, begins, ends) for leaf, each in batch[name].items()}
     if len(batch["returns_before"]):
         result["returns_before"] = batch["returns_before"][first]
-    result["lengths"] = np.add.reduceat(lengths, np.flatnonzero(first))
     return result, first
 
 

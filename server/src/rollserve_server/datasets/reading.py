@@ -16,10 +16,10 @@ from rollserve import EpisodeBatch, data
 from rollserve_server.datasets.commands import DatasetRefusedError, serve
 from rollserve_server.datasets.folder import HeldFiles
 from rollserve_server.datasets.processes import max_read_bytes
-from rollserve_wire.columns import FIELDS, STEP_COLUMNS, leaves_of, map_columns, named_arrays
+from rollserve_wire.columns import COLUMNS, PER_STEP, ColumnSpec, leaves_of, map_columns, named_arrays
 from rollserve_wire.errors import InvalidArgumentError
 from rollserve_wire.spaces import space_to_proto
-from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
+from rollserve_wire.tensors import PACKED_DTYPES, named_tensors_to_proto, tensor_to_proto
 from rollserve_wire.v1 import datasets_pb2, episode_batch_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
@@ -28,30 +28,6 @@ __all__ = ["encoded", "main"]
 
 _MESSAGE_BYTES = 2 << 20
 _OVERHEAD_BYTES = 16 << 10
-_COLUMNS = {
-    "observations": "observations",
-    "last_observations": "last_observations",
-    "actions": "actions",
-    "agent_infos": "agent_infos",
-    "env_infos": "environment_infos",
-    "episode_infos": "episode_infos",
-    "initial_states": "initial_states",
-    "last_states": "last_states",
-    "env_actions": "environment_actions",
-}
-_TENSORS = ("rewards", "raw_rewards", "last_values")
-_HEADERS = (
-    "episode_indices",
-    "first_steps",
-    "lengths",
-    "terminated",
-    "truncated",
-    "policy_versions",
-    "worker_indices",
-    "row_indices",
-    "returns_before",
-    "discounted_returns_before",
-)
 
 
 @dataclasses.dataclass
@@ -248,8 +224,8 @@ def _slice(batch: EpisodeBatch, steps: slice, segments: slice) -> Any:
     """Return some steps and segments of a batch, without checks, with lengths, flags and first steps of its own."""
     part = object.__new__(EpisodeBatch)
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    for name in FIELDS:
-        rows = steps if name in STEP_COLUMNS else segments
+    for name in COLUMNS:
+        rows = steps if name in PER_STEP else segments
         if fields[name] is not None:
             fields[name] = map_columns(lambda array, rows=rows: array[rows], fields[name])  # type: ignore[misc]
     for name in ("lengths", "terminated", "truncated", "first_steps"):
@@ -259,18 +235,28 @@ def _slice(batch: EpisodeBatch, steps: slice, segments: slice) -> Any:
 
 
 def _message(batch: EpisodeBatch) -> bytes:
-    fields: dict[str, Any] = {
-        field: named_tensors_to_proto(leaves_of(getattr(batch, name)))
-        for name, field in _COLUMNS.items()
-        if getattr(batch, name) is not None
-    }
-    fields |= {name: tensor_to_proto(getattr(batch, name)) for name in _TENSORS if getattr(batch, name) is not None}
-    fields |= {name: getattr(batch, name).tolist() for name in _HEADERS if getattr(batch, name) is not None}
-    seeds = batch.env_seeds
-    if seeds is not None:
-        is_wide = len(seeds) and (seeds.min() < 0 or seeds.max() >= 1 << 32)
-        fields["wide_environment_seeds" if is_wide else "environment_seeds"] = seeds.tolist()
+    fields: dict[str, Any] = {}
+    for name, spec in COLUMNS.items():
+        column = getattr(batch, name)
+        if column is None:
+            continue
+        if spec.kind == "header":
+            fields[_field_for(spec, column)] = column.tolist()
+        elif spec.kind == "numbers":
+            fields[spec.fields[0]] = tensor_to_proto(column)
+        else:
+            fields[spec.fields[0]] = named_tensors_to_proto(leaves_of(column))
     return pb.ReadDatasetResponse(batch=episode_batch_pb2.EpisodeBatch(**fields)).SerializeToString()
+
+
+def _field_for(spec: ColumnSpec, header: np.ndarray) -> str:
+    """Return the first field that can hold all values of a header."""
+    for field in spec.fields[:-1]:
+        dtype: Any = PACKED_DTYPES[episode_batch_pb2.EpisodeBatch.DESCRIPTOR.fields_by_name[field].type]
+        limits = np.iinfo(dtype)
+        if not len(header) or limits.min <= header.min() <= header.max() <= limits.max:
+            return field
+    return spec.fields[-1]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from rollserve_server.gateway.messages.fields import (
 )
 from rollserve_server.gateway.messages.sample_requests import exploration_from_proto
 from rollserve_server.pool import SamplingOptions, VideoRequest
-from rollserve_wire.columns import leaves_of
+from rollserve_wire.columns import leaves_of, original
 from rollserve_wire.replays import ObservationChecksums, RecordedEpisode, checksums
 from rollserve_wire.tensors import named_tensors_from_proto, tensor_from_proto
 from rollserve_wire.v1 import video_pb2
@@ -81,12 +81,11 @@ class EpisodeCollector:
         if self._observations:
             self._checksums.append(checksums(leaves_of(batch.observations)))
             self._last = checksums(leaves_of(batch.last_observations))
-        actions = batch.actions if batch.env_actions is None else batch.env_actions
         self._segments.append(
             RecordedEpisode(
                 int(batch.env_seeds[0]),
-                {name: column.copy() for name, column in leaves_of(actions).items()},
-                np.array(batch.rewards if batch.raw_rewards is None else batch.raw_rewards),
+                {name: column.copy() for name, column in leaves_of(original(batch, "actions")).items()},
+                np.array(original(batch, "rewards")),
                 bool(batch.terminated[-1]),
                 bool(batch.truncated[-1]),
                 values=np.array(batch.agent_infos["value"]) if "value" in batch.agent_infos else None,

@@ -13,6 +13,7 @@ from rollserve_server.activity import current_activity
 from rollserve_server.agents import VALUE, is_without_choice, legal_values
 from rollserve_server.errors import AgentFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.noise import unused_noise
+from rollserve_server.sampling.record.infos import InfoKey
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import ActionMask, Agent, Decision, LeafMask, PolicyAgents
+    from rollserve_server.agents import ActionMask, Agent, Decision, InfoSpec, LeafMask, PolicyAgents
     from rollserve_server.envs import Leaf, VectorEnvs
     from rollserve_server.sampling.protocol import RecurrentState
     from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.infos import InfoReader
 
-__all__ = ["Evaluator", "MaskInput", "RecurrentStates", "act", "column_keys", "evaluators_of", "mask_input"]
+__all__ = ["NUMBER", "Evaluator", "MaskInput", "RecurrentStates", "act", "column_keys", "evaluators_of", "mask_input"]
 
 
 def act(
@@ -138,27 +139,35 @@ class RecurrentStates:
         return [tuple(zip(names, (copy[row] for copy in copies), strict=True)) for row in range(self._num_rows)]
 
 
+NUMBER = InfoKey("", np.dtype(np.float64), ())
+"""Leaf of a column that has one number in each row."""
+
+
 def column_keys(
     agent: Agent,
     reader: InfoReader,
     observation_leaves: Sequence[Leaf],
     action_leaves: Sequence[Leaf],
-    environment_action_leaves: Sequence[Leaf] = (),
-    *,
-    has_raw_rewards: bool = False,
+    outcomes: Iterable[tuple[str, Sequence[Leaf | InfoKey]]] = (("rewards", (NUMBER,)),),
 ) -> Iterator[ColumnKey]:
-    """Yield the keys of the columns that every step has; one reader gives equal columns of two agents one key."""
-    for leaf in observation_leaves:
-        yield "observations", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    for leaf in action_leaves:
-        yield "actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    for leaf in environment_action_leaves:
-        yield "environment_actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    yield "rewards", reader.key("", np.dtype(np.float64), ())
-    if has_raw_rewards:
-        yield "raw_rewards", reader.key("", np.dtype(np.float64), ())
-    for info in agent.infos:
-        yield "agent_infos", reader.key(info.name, info.dtype, info.shape)
+    """Yield the keys of the columns that every step has; one reader gives equal columns of two agents one key.
+
+    Args:
+        agent: the agent.
+        reader: makes the keys.
+        observation_leaves: leaves of the observations.
+        action_leaves: leaves of the agent's actions.
+        outcomes: columns that follow from the actions, and their leaves.
+    """
+    groups: list[tuple[str, Sequence[Leaf | InfoKey | InfoSpec]]] = [
+        ("observations", observation_leaves),
+        ("actions", action_leaves),
+        *outcomes,
+        ("agent_infos", agent.infos),
+    ]
+    for group, leaves in groups:
+        for leaf in leaves:
+            yield group, reader.key(leaf.name, leaf.dtype, leaf.shape)
     for name, initial in agent.states:
         yield "states", reader.key(name, initial.dtype, initial.shape)
 

@@ -4,28 +4,51 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from rollserve_server.sampling.collect.acting import RecurrentStates, act, column_keys, mask_input
+from rollserve_server.sampling.collect.acting import NUMBER, RecurrentStates, act, column_keys, mask_input
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import RowEnvs, VectorEnvs
+    from rollserve_server.envs import Leaf, RowEnvs, VectorEnvs
     from rollserve_server.errors import AgentFailedError, EpisodeFailedError
     from rollserve_server.sampling.collect.acting import MaskInput
     from rollserve_server.sampling.protocol import RecurrentState
     from rollserve_server.sampling.record.columns import ColumnKey, ColumnWriter
-    from rollserve_server.sampling.record.infos import InfoReader
+    from rollserve_server.sampling.record.infos import InfoKey, InfoReader
 
 __all__ = ["JointRows", "SingleRows"]
 
 _Envs = TypeVar("_Envs", bound="RowEnvs | VectorEnvs")
 _Infos = TypeVar("_Infos")
 _Ending = tuple[Sequence[np.ndarray], Sequence[np.ndarray], float]
+
+
+class _Outcome(NamedTuple):
+    """A column of what environments make of actions.
+
+    Attributes:
+        name: name of the column.
+        leaves: its leaves.
+        values_of: returns the values of the environments' last step, (M, *shape) for each leaf.
+    """
+
+    name: str
+    leaves: Sequence[Leaf | InfoKey]
+    values_of: Callable[[RowEnvs | VectorEnvs], Sequence[np.ndarray]]
+
+
+def _outcomes(envs: RowEnvs | VectorEnvs) -> Iterator[_Outcome]:
+    """Yield the columns of what environments make of actions, in the order in which messages have them."""
+    if envs.environment_action_leaves:
+        yield _Outcome("env_actions", envs.environment_action_leaves, lambda envs: envs.environment_actions)
+    yield _Outcome("rewards", (NUMBER,), lambda envs: (envs.rewards,))
+    if envs.raw_rewards is not envs.rewards:
+        yield _Outcome("raw_rewards", (NUMBER,), lambda envs: (envs.raw_rewards,))
 
 
 class _Rows(ABC, Generic[_Envs, _Infos]):
@@ -43,14 +66,16 @@ class _Rows(ABC, Generic[_Envs, _Infos]):
         self.envs = envs
         self.columns: ColumnWriter | None = None
         self.total_rewards = np.zeros(envs.num_rows)
+        # What is recorded of a step after the agent has acted.
+        self._outcomes: Sequence[_Outcome] = ()
         # The infos that came with the present observations.
         self._infos: _Infos = no_infos
 
     def column_keys(self, agent: Agent, reader: InfoReader) -> Iterator[ColumnKey]:
         """Yield the keys of the columns that every step of an agent has; see `acting.column_keys`."""
-        envs = self.envs
-        leaves = envs.observation_leaves, envs.action_leaves, envs.environment_action_leaves
-        return column_keys(agent, reader, *leaves, has_raw_rewards=envs.raw_rewards is not envs.rewards)
+        self._outcomes = tuple(_outcomes(self.envs))
+        outcomes = [(name, leaves) for name, leaves, _ in self._outcomes]
+        return column_keys(agent, reader, self.envs.observation_leaves, self.envs.action_leaves, outcomes)
 
     def set_agent(self, agent: Agent, previous: Sequence[RecurrentState] = ()) -> None:
         """Let an agent act from now on; see `RecurrentStates` about `previous`."""
@@ -100,11 +125,12 @@ class _Rows(ABC, Generic[_Envs, _Infos]):
             self.states.take_rewards(envs.rewards)
         self.total_rewards += envs.raw_rewards
         if columns is not None:
-            columns.write("rewards", (envs.rewards,))
-            if envs.environment_actions:
-                columns.write("environment_actions", envs.environment_actions)
-            if envs.raw_rewards is not envs.rewards:
-                columns.write("raw_rewards", (envs.raw_rewards,))
+            for name, _, values_of in self._outcomes:
+                columns.write(name, values_of(envs))
+
+    def add_rewards(self, rows: int | NDArray[np.bool_]) -> None:
+        """Add the raw rewards of the last step, which is not recorded, of some rows."""
+        self.total_rewards[rows] += self.envs.raw_rewards[rows]
 
     def ending(self, row: int) -> _Ending:
         """Return what an episode or fragment ends with: the last observations and states, and the sum of rewards."""

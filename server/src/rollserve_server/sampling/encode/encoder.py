@@ -26,6 +26,7 @@ from rollserve_server.sampling.encode.fields import (
 from rollserve_server.sampling.encode.many import ManyContent, ManySegment, cut_many_into_messages
 from rollserve_server.sampling.encode.segments import FILL_BYTES, Segment, SegmentContent, cut_into_messages
 from rollserve_server.sampling.protocol import PLAIN, ColumnFormat, Message
+from rollserve_wire.columns import COLUMNS, MANY_COLUMNS, PER_STEP
 from rollserve_wire.moments import segment_moments
 from rollserve_wire.protobuf import keys_of, length_delimited, size_of
 from rollserve_wire.recurrences import forward_recurrence
@@ -64,7 +65,9 @@ __all__ = [
 _MAX_SHRINKAGE = 4
 """Upper bound for how many times more plain data messages hold because they shrink: beyond it, nothing is gained."""
 
-_KEYS = keys_of(EpisodeBatch.DESCRIPTOR)
+_FIELDS = keys_of(EpisodeBatch.DESCRIPTOR)
+_KEYS = {name: _FIELDS[spec.fields[0]] for name, spec in COLUMNS.items()}
+_STEP_NUMBERS = {name for name, spec in PER_STEP.items() if spec.kind == "numbers"}
 
 _BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["batch"]
 
@@ -73,7 +76,7 @@ if keys_of(ObtainExactEpisodesResponse.DESCRIPTOR)["batch"] != _BATCH:
 
 _MANY_KEYS, _POLICY_KEYS = keys_of(MultiAgentBatch.DESCRIPTOR), keys_of(PolicyBatch.DESCRIPTOR)
 
-_GLOBAL_STATES = ("global_states", "last_global_states")
+_GLOBAL_STATES = [name for name, spec in MANY_COLUMNS.items() if spec.kind == "numbers"]
 
 _MANY_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
 
@@ -258,19 +261,18 @@ class Encoder:
             yield Column.of("last_observations", key.name, last)
         else:
             num_raw_bytes = rows.num_bytes + last.num_bytes
-            yield Column("frame_stacks", key.name, frames, num_raw_bytes, frame_count=key.shape[0])
+            yield Column("observations", key.name, frames, num_raw_bytes, frame_count=key.shape[0])
 
     def _field(
         self, column: Column, compression: Compression.ValueType | None, owner: tuple[Hashable, ...]
     ) -> list[Part]:
         """Return the column as a field of the message, compressed if it may be and shrinks by it."""
-        rows = self._compressed((*owner, column.group, column.name), column.rows, compression)
-        key = _KEYS[column.group]
-        if column.group in ("rewards", "raw_rewards", "last_values"):
-            return tensor_field(key, rows)
-        if column.group == "frame_stacks":
-            return frame_stack_field(key, column.name, column.frame_count, rows)
-        return named_tensor_field(key, column.name, rows)
+        rows = self._compressed((*owner, column.group, column.name, column.frame_count), column.rows, compression)
+        if column.frame_count:
+            return frame_stack_field(_FIELDS["frame_stacks"], column.name, column.frame_count, rows)
+        if COLUMNS[column.group].kind == "numbers":
+            return tensor_field(_KEYS[column.group], rows)
+        return named_tensor_field(_KEYS[column.group], column.name, rows)
 
     def _compressed(
         self, key: Hashable, rows: Rows | Gathered, compression: Compression.ValueType | None
@@ -311,7 +313,7 @@ def _num_non_finite_steps(
     columns: Sequence[Column],
 ) -> int:
     """Return the number of steps with a NaN or an infinity; see `non_finite_step_count` of Account."""
-    found = [non_finite_rows(column.rows) for column in columns if column.group in ("rewards", "raw_rewards")]
+    found = [non_finite_rows(column.rows) for column in columns if column.group in _STEP_NUMBERS]
     found += [non_finite_rows(leaf.rows) for leaf in leaves]
     last_steps = np.cumsum(headers.lengths, dtype=np.int64) - 1
     for segments in map(non_finite_rows, (leaf.last for leaf in leaves)):

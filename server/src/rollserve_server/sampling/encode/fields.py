@@ -55,22 +55,22 @@ _NO_POSITIONS = np.empty(0, np.int64)
 
 
 class Headers(NamedTuple):
-    """Values of the S segments of a message, (S,) each, named as the fields of EpisodeBatch."""
+    """Values of the S segments of a message, (S,) each, named as in the table of columns."""
 
     episode_indices: np.ndarray
     first_steps: np.ndarray
     lengths: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    environment_seeds: np.ndarray
+    env_seeds: np.ndarray
 
 
 class Column(NamedTuple):
     """A column of a message.
 
     Attributes:
-        group: field of EpisodeBatch that holds the column.
-        name: name of the column in that field.
+        group: name of the column in the table.
+        name: name of its leaf or info.
         rows: content of the column.
         num_raw_bytes: size that the column would have if it were plain.
         frame_count: number of frames of an observation, if the rows are frames; 0 otherwise.

@@ -26,6 +26,7 @@ from rollserve_server.sampling.encode.fields import (
 )
 from rollserve_server.sampling.protocol import ENDING, PLAIN
 from rollserve_server.sampling.record.columns import Piece, StackColumn
+from rollserve_wire.columns import ENV_INFOS, ORIGINALS
 from rollserve_wire.reasons import Reason
 from rollserve_wire.recurrences import forward_recurrence
 
@@ -223,7 +224,7 @@ def return_after(total: float, pieces: Sequence[Piece]) -> float:
     """Return a sum of raw rewards after those of further steps were added one by one: `np.sum` has another order."""
     for piece in pieces:
         keys = {key[0]: key for key in piece.buffer.columns}
-        (rewards,) = piece.arrays(keys.get("raw_rewards", keys["rewards"]))
+        (rewards,) = piece.arrays(keys.get(ORIGINALS["rewards"], keys["rewards"]))
         total = float(np.add.accumulate(np.append(total, rewards))[-1])
     return total
 
@@ -257,7 +258,7 @@ class Sizes(NamedTuple):
             in_segments = int(group in ("observations", "episode_infos", "states"))
             in_segments += group == "states" and columns.last_states
             in_steps = group != "episode_infos" and (group != "states" or columns.all_states)
-            has_mask = group in ("env_infos", "episode_infos")
+            has_mask = group in ENV_INFOS
             num_columns = 1 + in_segments + has_mask
             prefix = len(STATE) * (group == "states")
             header = _HEADER_BYTES + 10 * len(key.shape) + prefix + len(key.name.encode()) + 1
@@ -303,7 +304,7 @@ class SegmentContent:
             lengths=np.array([segment.length for segment in segments], "<u4"),
             terminated=np.array([segment.ends and segment.episode.terminated for segment in segments]),
             truncated=np.array([segment.ends and segment.episode.truncated for segment in segments]),
-            environment_seeds=np.array([segment.episode.env_seed for segment in segments], "<u4"),
+            env_seeds=np.array([segment.episode.env_seed for segment in segments], "<u4"),
         )
 
     def ends(self) -> NDArray[np.bool_]:
@@ -412,7 +413,7 @@ class SegmentContent:
                         steps, values = info.within(segment.start, segment.stop)
                         column[start:stop][steps] = values
                         mask[start:stop][steps] = True
-            yield from info_columns("environment_infos", name, column, mask)
+            yield from info_columns("env_infos", name, column, mask)
 
     def _initial_states(self) -> Iterator[Column]:
         """Yield the recurrent states before the first step of each segment."""

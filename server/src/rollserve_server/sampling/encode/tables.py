@@ -341,7 +341,7 @@ class TableContent:
             lengths=segments.lengths.astype("<u4"),
             terminated=segments.terminated,
             truncated=segments.truncated,
-            environment_seeds=np.full(len(segments), segments.env_seed, "<u4"),
+            env_seeds=np.full(len(segments), segments.env_seed, "<u4"),
         )
 
     def dropped_infos(self) -> Counter[str]:
@@ -437,7 +437,7 @@ class TableContent:
             values, mask = self._stored.infos(key, self._segments.places)
             # Values of whole fragments decide, so that all segments of a fragment have the same columns.
             if mask.any() or self._stored.infos(key, self._fragments.places)[1].any():
-                yield from info_columns("environment_infos", key.name, values, mask)
+                yield from info_columns("env_infos", key.name, values, mask)
 
 
 def endings_of_table(fragments: FragmentTable) -> bytes:

@@ -259,7 +259,7 @@ class RowFragmentCollector(AgentFragmentCollector):
         self._running_returns.begin(row)
         for step, shown in enumerate(_replay_row(self._envs, row, state.actions, state.num_steps)):
             if step >= state.first_step:
-                self._rows.total_rewards[row] += self._envs.raw_rewards[row]
+                self._rows.add_rewards(row)
                 self._running_returns.add(self._envs.rewards, row)
             info = shown
             yield 1

@@ -296,7 +296,7 @@ class VectorFragmentCollector(AgentFragmentCollector):
         self._take_reset_infos(envs.begin(self._env_seed), np.arange(self.num_rows))
         for actions in _joint_actions(envs, [state.actions for state in states], states[0].num_steps):
             infos = envs.step(actions)
-            self._rows.total_rewards += np.where(self._block_steps >= first_steps, envs.raw_rewards, 0.0)
+            self._rows.add_rewards(self._block_steps >= first_steps)
             self._running_returns.add(envs.rewards)
             self._running_returns.begin(self._block_steps < first_steps)
             self._first_steps += 1

@@ -42,8 +42,8 @@ _MIN_COMPARED = 16
 ColumnKey = tuple[str, InfoKey]
 """Key of a column: its group, and its name, dtype and shape.
 
-The groups are `observations`, `actions`, `rewards`, `agent_infos`, `states` (recurrent states before each step),
-`env_infos` and `episode_infos`, and where transforms change them, `environment_actions` and `raw_rewards`.
+The groups are names of columns in the table of `rollserve_wire.columns`, and `states`, the recurrent states before each
+step.
 """
 
 
