@@ -215,7 +215,7 @@ def test_recorded_ends_are_those_that_were_written() -> None:
     assert batch["last_values"][""].tolist() == [0.5, 1.5, 0.75, 0.25]
     assert batch["last_states"]["hidden"][:, 0].tolist() == [2, 6, 3, 1]
     assert batch["returns_before"].tolist() == [0, 0, 0, 0]
-    raw, actions = batch["raw_rewards"][""], batch["environment_actions"][""]
+    raw, actions = batch["raw_rewards"][""], batch["env_actions"][""]
     assert raw[5:10].tolist() == [0.5, 1.5, 0.5, 1.5, 2.5]
     assert (raw[:5] == batch["rewards"][""][:5]).all()
     assert (raw[10:] == batch["rewards"][""][10:]).all()

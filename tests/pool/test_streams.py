@@ -161,7 +161,11 @@ def test_full_stream_waits_or_drops_the_oldest(when_full: WhenFull) -> None:
                 await stream.next()
                 stream.client.num_taken = 0  # it has not taken the round yet
                 waiting = asyncio.create_task(stream.next())
-                await asyncio.sleep(0.5)
+                if when_full is WhenFull.WAIT:
+                    await until(lambda: pool.status().num_simulated_steps >= 4 * ROUND)
+                    await asyncio.sleep(0.5)  # in which it makes no more
+                else:
+                    await until(lambda: pool.status().num_simulated_steps > 4 * ROUND)
                 num_steps = pool.status().num_simulated_steps
                 stream.client.take(1)
                 batch = await waiting
