@@ -28,8 +28,8 @@ HEAD = """\
 # Walks
 
 The modules that a call passes, in the client and in the server, in the order in which it enters them first: a row for
-each room, and the modules within it. `make walks` makes the calls and writes this page; a test compares. What happens
-on the way is told in [architecture.md](architecture.md#walks).
+each room, and the modules within it. `make walks` makes the calls and writes this page; a test compares.
+[architecture.md](architecture.md#walks) tells what happens on the way.
 """
 
 Walk = Mapping[str, list[str]]
@@ -100,10 +100,11 @@ def page(found: Iterator[tuple[str, Walk]]) -> str:
         for side, modules in walk.items():
             rooms: dict[str, list[str]] = {}
             for module in modules:
-                package, *rest = module.split("/")
-                room = package if side == "client" or package == "rollserve_wire" else f"{rest[0]}/"
-                own = "/".join(rest[1:] if room.endswith("/") and len(rest) > 1 else rest)
-                rooms.setdefault(room if len(rest) > 1 or side == "client" else package, []).append(own)
+                room, _, own = module.partition("/")
+                if room == "rollserve_server" and "/" in own:
+                    room, _, own = own.partition("/")
+                    room += "/"
+                rooms.setdefault(room, []).append(own)
             parts.append(f"\n| {side}: {len(modules)} modules | |\n|---|---|\n")
             parts += [f"| `{room}` | {', '.join(f'`{own}`' for own in names)} |\n" for room, names in rooms.items()]
     return "".join(parts)

@@ -75,11 +75,9 @@ class Access:
     def check(self, principal: Principal, rpc: str, sampler: str) -> None:
         """Raise NotAllowedError unless a principal may call an RPC of a sampler, or one of the server."""
         scope = self._scopes.get(rpc)
-        if scope is None or not (principal.has(scope, sampler) or self._suffices_anywhere(principal, scope, rpc)):
-            check_scope(principal, scope, rpc, sampler)
-
-    def _suffices_anywhere(self, principal: Principal, scope: Scope, rpc: str) -> bool:
-        return rpc in self._of_server and principal.has_somewhere(scope)
+        if rpc in self._of_server and scope is not None and principal.has_somewhere(scope):
+            return
+        check_scope(principal, scope, rpc, sampler)
 
 
 def check_scope(principal: Principal, scope: Scope | None, what: str, sampler: str) -> None:

@@ -161,8 +161,7 @@ class SamplerService:
         self._allow_free_env = allow_free_env
         self._max_renders = max_renders
         self._recordings = Recordings(data_folder, private)
-        limits = {"max_stalled": max_renders, "max_of_client": max(max_renders - 1, 1)}
-        self._bounds = Bounds({_VIDEOS: Admission(max(max_renders, 1), 1.0, max_waiting=_MAX_WAITING, **limits)})
+        self._bounds = Bounds({_VIDEOS: _videos(max_renders)})
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that routes RPCs to the methods."""
@@ -438,6 +437,12 @@ def _processes(max_at_a_time: int, num_bytes: int) -> int:
     return max(min(memory_bytes() // 2 // num_bytes, max_at_a_time), 1)
 
 
+def _videos(max_renders: int) -> Admission:
+    """Return a bound for videos, which leaves one to other clients."""
+    limits = {"max_stalled": max_renders, "max_of_client": max(max_renders - 1, 1)}
+    return Admission(max(max_renders, 1), 1.0, max_waiting=_MAX_WAITING, **limits)
+
+
 def _in_turn() -> Bound:
     """Return a bound for what pools do one at a time, in order: one more is ready, of another client."""
     return Bound(lambda: Admission(2, 1.0, max_stalled=0, max_waiting=256, max_of_client=1), per_sampler=True)
@@ -449,7 +454,7 @@ _AGENTS = Bound(lambda: Admission(4, 1.0, max_stalled=4, max_waiting=_MAX_WAITIN
 """A stream keeps its version's parameters in memory, also after the pool has evicted the version."""
 _STATES = Bound(lambda: ConnectionAdmission(8, 2, 5.0, max_waiting=_MAX_WAITING))
 """States that clients have not read: others wait 5 s for one."""
-_VIDEOS = Bound(lambda: Admission(2, 1.0, max_stalled=2, max_waiting=_MAX_WAITING, max_of_client=1))
+_VIDEOS = Bound(lambda: _videos(2))
 """A server has as many as its settings say."""
 _STREAMS = Bound(lambda: Places("streams of a sampler", MAX_STREAMS, max_of_client=MAX_STREAMS // 2), per_sampler=True)
 _RECORDS = Bound(lambda: Places("streams of records", 64, max_of_client=16))
