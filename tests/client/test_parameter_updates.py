@@ -113,6 +113,6 @@ def _of_tensors(*tensors: tensor_pb2.NamedTensor) -> pb.UpdateAgentRequest:
     ids=["tensors", "name", "shape", "sampler", "fields"],
 )
 def test_update_with_more_than_clients_write_is_left_to_the_generated_classes(data: bytes) -> None:
-    """Their reader bounds what it makes of a request before it makes anything."""
+    """The gateway bounds such a request before it parses it."""
     assert read_parameters_update(data) is None
     assert read_parameters_update(_of_tensors().SerializeToString()) is not None

@@ -74,7 +74,7 @@ _DATA_TYPES = {dtype: data_type for data_type, dtype in _DTYPES.items()}
 _MAX_DIMENSIONS = 32
 _MAX_ELEMENTS = 1 << 59  # more than any machine holds; numpy can count the bytes of as many
 _MAX_NAME_BYTES, _MAX_HEAD_FIELDS, _MAX_HEAD_BYTES = 4096, 4, 1024
-"""What is read of a name, and of a tensor beside its elements; the generated classes parse more."""
+"""Limits of a name, and of a tensor without its elements, beyond which the generated classes parse the message."""
 
 NO_TENSOR = Tensor()
 

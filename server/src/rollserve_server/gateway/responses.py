@@ -71,7 +71,7 @@ _RECORD_FIELDS = {
 """Lists of `GetMetricsResponse`, and the field of a record that each has."""
 
 PoolItem = AgentUpdated | Beginning | Delivery | Progress | Account | Evaluation | StreamRound | EpisodeRecords
-"""What pools yield."""
+"""Anything that a pool yields for a client."""
 
 
 def delivered_messages(delivery: Delivery) -> Iterator[NDArray[np.uint8]]:

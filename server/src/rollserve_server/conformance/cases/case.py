@@ -1,4 +1,4 @@
-"""What a case is, and the operations, and steps of scripts, that cases are made of."""
+"""Cases, and the operations and steps of scripts that they are made of."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Parsing of serialized requests, within limits that are checked before anything is made of them.
 
-A field takes hundreds of times its bytes in memory once it is parsed. So the bytes are scanned first, unless they are
-too few for anything of which there may be too much. Parameters are not parsed at all: they stay where they arrived.
+A field takes hundreds of times its bytes in memory once it is parsed. So the bytes are scanned first, unless the
+request is too short to exceed any limit. Parameters are not parsed at all: they stay where they arrived.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"]
 
 
 class _Admitting(Protocol):
-    """What lets RPCs run: an admission, or places."""
+    """An admission, or places, which let RPCs run."""
 
     async def admit(self, stack: contextlib.ExitStack, rpc: OpenRpc, /) -> None:
         """Wait until the RPC may run, which it does until the stack is closed; raise OverLimitError if it may not."""
