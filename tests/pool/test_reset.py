@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from typing import Any
 
 import pytest
-from pools import cartpole_agent, pool_of, run_of, sample, sample_request, until
+from pools import cartpole_agent, evaluate, pool_of, run_of, sample, sample_request, until
 from support import equal, raises
 
 import rollserve
@@ -86,3 +87,52 @@ async def test_reset_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch)
                 await pool.reset()
         assert run_of(pool) == run
         assert equal(await sample(pool, AtLeast(200), seed=7), expected)
+
+
+async def test_resets_at_the_same_time_leave_the_workers_of_the_last_one() -> None:
+    others = worker_threads()
+    async with pool_of(InProcessBackend()) as pool:
+        await asyncio.gather(pool.reset(), pool.reset(), pool.reset())
+        await until(lambda: len(worker_threads() - others) == 2)
+        await use(pool)
+
+
+async def test_updates_that_wait_for_a_reset_fail_with_it() -> None:
+    others = worker_threads()
+    async with pool_of(InProcessBackend()) as pool:
+        resetting = asyncio.create_task(pool.reset())
+        await asyncio.sleep(0)  # it starts the workers of the new run
+        waiting = pool.resize(3), pool.update_agent([RandomSpec()]), pool.update_env([rollserve.EnvSpec("CartPole-v1")])
+        for error in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(error, NotReadyError)
+            assert error.reason is Reason.SAMPLER_RUN
+        await resetting
+        await until(lambda: len(worker_threads() - others) == 2)
+        await use(pool)
+
+
+async def test_cancelled_reset_ends_the_workers_of_the_run_before() -> None:
+    others = worker_threads()
+    slow, allowed = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.3}), ("sample_envs",)
+    async with pool_of(InProcessBackend(), slow, rows=1, allow_module=allowed) as pool:
+        await pool.update_agent([RandomSpec()])
+        async with contextlib.aclosing(pool.sample(sample_request(AtLeast(10**9)))) as items:
+            await anext(items)
+            run, resetting = run_of(pool), asyncio.create_task(pool.reset())
+            await asyncio.sleep(0)
+            waiting = asyncio.create_task(evaluate(pool, 1, env=rollserve.EnvSpec("CartPole-v1")))
+            await until(lambda: run_of(pool) != run)  # the workers are busy, so that they do not close at once
+            resetting.cancel()
+            with raises(NotReadyError, reason=Reason.SAMPLER_RUN):
+                await waiting
+            with pytest.raises(asyncio.CancelledError):
+                await resetting
+            with raises(WorkerLostError, reason=Reason.WORKER_LOST):
+                async for _ in items:
+                    pass
+        await until(lambda: len(worker_threads() - others) == 2)
+
+
+def worker_threads() -> set[threading.Thread]:
+    """Return the threads that are workers of an in-process pool."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("worker-")}

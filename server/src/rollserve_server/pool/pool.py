@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import logging
@@ -85,6 +86,7 @@ class Pool:
         self._env, self._first_settings = env, parts.settings
         self.is_taken_over = state is not None
         self._refusal: DomainError | None = None
+        self._beginning_again = asyncio.Lock()
         self._use(parts)
         if state is not None:
             parts.row_sequences.restore(state.row_sequences)
@@ -218,21 +220,24 @@ class Pool:
         self, what: str, settings: PoolSettings, prepare: Callable[[PoolParts], Awaitable[None]]
     ) -> None:
         """Begin a new run, with parts that a function has prepared; errors say what was done."""
-        old = self._parts
-        if not isinstance(old.journal, NoJournal):
+        if not isinstance(self._parts.journal, NoJournal):
             text = f"a sampler on an existing Ray cluster, which outlives its server, cannot be {what}"
             raise NotReadyError(text, reason=Reason.SAVED_SAMPLER)
-        async with old.versions.changing_envs, old.versions.updating:
-            parts = PoolParts(self._backend, settings, old.journal, None)
-            try:
-                await prepare(parts)
-            except BaseException:
-                await parts.workers.close()
-                raise
-            self._refuse(NotReadyError(f"the sampler was {what}", reason=Reason.SAMPLER_RUN))
-            self._samplings.end_prefetch(drop=True)
-            self._use(parts)
-            await old.workers.close()
+        async with self._beginning_again:
+            old = self._parts
+            async with old.versions.changing_envs, old.versions.updating:
+                parts = PoolParts(self._backend, settings, old.journal, None)
+                try:
+                    await prepare(parts)
+                except BaseException:
+                    await parts.workers.close()
+                    raise
+                refusal = NotReadyError(f"the sampler was {what}", reason=Reason.SAMPLER_RUN)
+                self._refuse(refusal)
+                old.versions.refuse_updates(refusal)
+                self._samplings.end_prefetch(drop=True)
+                self._use(parts)
+                await old.workers.close()
 
     async def lost(self) -> str:
         """Wait until another server has the sampler; return a text that says so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import operator
 from collections import Counter
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
@@ -24,6 +25,7 @@ from rollserve_wire.spaces import space_to_proto
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from rollserve_server.errors import DomainError
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
     from rollserve_server.pool.state.agent_version import AgentVersion
     from rollserve_server.pool.state.sampler_state import SamplerState
@@ -47,6 +49,24 @@ class KeptVersions(NamedTuple):
 
     envs: set[int]
     agents: set[int]
+
+
+class _UpdateLock(asyncio.Lock):
+    """A lock that can be closed for good.
+
+    Attributes:
+        refusal: what everyone gets who would acquire the lock; None while it is open.
+    """
+
+    refusal: DomainError | None = None
+
+    async def acquire(self) -> Literal[True]:
+        """Wait until the lock is free, and take it; raise a copy of the refusal once there is one."""
+        await super().acquire()
+        if self.refusal is not None:
+            self.release()
+            raise copy.copy(self.refusal)
+        return True
 
 
 class Versions:
@@ -76,8 +96,7 @@ class Versions:
         if state is not None:
             self.agents.restore(state.agents)
             self.envs.restore(state.envs)
-        self.changing_envs = asyncio.Lock()
-        self.updating = asyncio.Lock()
+        self.changing_envs, self.updating = _UpdateLock(), _UpdateLock()
         self.workers = Workers(backend, settings, self.prepare)
         self.first_env, self.first_agents = 1, 0
         # For each worker that was given only what calls needed then: the versions that it lacked.
@@ -87,6 +106,10 @@ class Versions:
         self._completing: WeakKeyDictionary[WorkerHandle, asyncio.Lock] = WeakKeyDictionary()
         # The pending version, by kind and number; its value is None until all workers have accepted it.
         self._pending: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
+
+    def refuse_updates(self, error: DomainError) -> None:
+        """Fail all updates that wait for another one, and every later one, with a copy of the error."""
+        self.changing_envs.refusal = self.updating.refusal = error
 
     def mark_restored(self) -> None:
         """Record that the current versions are the ones that this run starts with."""

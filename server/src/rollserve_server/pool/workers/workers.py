@@ -279,12 +279,14 @@ class Workers(Sequence[WorkerSlot]):
             slot.handle.kill()
 
     async def close(self) -> None:
-        """End all workers."""
+        """End all workers, also if the caller does not wait for it."""
         self.abandon()
-        await asyncio.gather(*(_close(slot.handle) for slot in self.with_leaving if slot.healthy))
-        for slot in self.with_leaving:
-            slot.handle.kill()
-        self.leaving.clear()
+        try:
+            await asyncio.gather(*(_close(slot.handle) for slot in self.with_leaving if slot.healthy))
+        finally:
+            for slot in self.with_leaving:
+                slot.handle.kill()
+            self.leaving.clear()
 
     def abandon(self) -> None:
         """Watch, replace and remove no worker any more."""
