@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from pools import cartpole_agent, evaluate, pool_of, run_of, sample, sample_request, until
+from pools import RecordingBackend, cartpole_agent, evaluate, pool_of, run_of, sample, sample_request, until
 from support import equal, raises
 
 import rollserve
@@ -17,6 +17,7 @@ from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import NotReadyError, WorkerLostError
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool
 from rollserve_server.pool.accounts import Counters
+from rollserve_server.sampling import Worker
 
 TARGETS = (AtLeast(200), AtLeast(100), Exactly(3), Fragments(160), Fragments(160))
 
@@ -131,6 +132,15 @@ async def test_cancelled_reset_ends_the_workers_of_the_run_before() -> None:
                 async for _ in items:
                     pass
         await until(lambda: len(worker_threads() - others) == 2)
+
+
+async def test_call_loses_a_closed_worker(caplog: pytest.LogCaptureFixture) -> None:
+    backend = RecordingBackend(InProcessBackend())
+    async with pool_of(backend) as pool:
+        expected, *_ = await use(pool)
+        await backend.handles[0].call(Worker.close)
+        assert equal(await sample(pool, AtLeast(200), seed=7), expected)
+    assert "worker 0 is lost: it was closed" in [getattr(record, "error", "") for record in caplog.records]
 
 
 def worker_threads() -> set[threading.Thread]:

@@ -13,7 +13,7 @@ import threadpoolctl
 
 from rollserve_server.activity import Activity, current_activity
 from rollserve_server.envs import pickle_uniform_boxes, probe, run_method_call, run_probe, with_envpool
-from rollserve_server.errors import DomainError
+from rollserve_server.errors import DomainError, WorkerLostError
 from rollserve_server.machine import package_versions
 from rollserve_server.sampling.encode.encoder import new_array
 from rollserve_server.sampling.installed import InstalledAgents, InstalledEnvs
@@ -79,6 +79,7 @@ class Worker:
         self._stopped: set[int] = set()
         # The highest number of an urgent call that was announced, and the number of the last one that was answered.
         self._announced = self._answered = 0
+        self._is_closed = False
 
     def identity(self) -> WorkerIdentity:
         """Return the process and the host of the worker, and its packages."""
@@ -187,8 +188,10 @@ class Worker:
             The report, and the buffer with its messages.
 
         Raises:
-            DomainError: the work cannot be opened. Other errors are in the report.
+            DomainError: the work cannot be opened, or the worker is closed. Other errors are in the report.
         """
+        if self._is_closed:
+            raise WorkerLostError(f"worker {self._worker_index} is lost: it was closed", self._worker_index)
         work: Any  # the kind of order determines R
         numbers: tuple[int, ...]
         match order:
@@ -250,7 +253,8 @@ class Worker:
             self.close_work(work_id)
 
     def close(self) -> None:
-        """Close all environments."""
+        """Close all environments. Calls that have not ended yet lose the worker."""
+        self._is_closed = True
         for work in self._works.values():
             work.envs.close()
         self.retain((), ())
