@@ -15,7 +15,6 @@ from support import server_environment
 import rollserve
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import Backend, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.settings import RaySettings
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
@@ -125,7 +124,7 @@ def unchanged(sampler: rollserve.Sampler) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def ray_backend() -> Iterator[RayBackend]:
+def ray_backend() -> Iterator[Backend]:
     """A backend whose workers are Ray actors, in a cluster that all tests of this process share."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server_environment().items():
@@ -135,7 +134,7 @@ def ray_backend() -> Iterator[RayBackend]:
         backend.close()
 
 
-def _start_ray() -> RayBackend:
+def _start_ray() -> Backend:
     """Start the cluster; like a server, start it again if a busy machine takes longer than Ray's own limit of 30 s."""
     # Several pools exist at once, and each worker would claim a core.
     settings, num_workers = RaySettings(worker_num_cpus=0.5), 8
@@ -158,6 +157,6 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     Faults of processes, which only Ray has, are tested by tests that ask for `ray_backend`.
     """
     if request.param == "ray":
-        ray: RayBackend = request.getfixturevalue("ray_backend")
+        ray: Backend = request.getfixturevalue("ray_backend")
         return ray
     return InProcessBackend()

@@ -21,7 +21,6 @@ import rollserve
 from rollserve_server.agents import RandomSpec, build_agent
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import ColumnFormat
 
 CORES = ("gru", "lstm")
@@ -253,7 +252,7 @@ async def test_fragments_do_not_depend_on_the_calls(env: rollserve.EnvSpec, soft
 @pytest.mark.parametrize(
     "env", [pytest.param(CARTPOLE, marks=pytest.mark.slow, id="rows"), pytest.param(NATIVE, id="native")]
 )
-async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: RayBackend, env: rollserve.EnvSpec) -> None:
+async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: Backend, env: rollserve.EnvSpec) -> None:
     calls = [5, 30, 100]
     async with pool_of(ray_backend, env, workers=2, rows=2) as pool:
         await pool.update_agent([spec_of(agent_for("lstm"))])

@@ -22,7 +22,6 @@ from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.envs.envpool import EnvPoolEnv, make_envpool
 from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError, OverLimitError
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend
 
 HAS_WHEEL = (sys.platform, platform.machine()) in {
     ("linux", "x86_64"),
@@ -119,7 +118,7 @@ async def test_episodes_equal_a_plain_loop_over_envpool(
     "spec", [CARTPOLE, pytest.param(HALF_CHEETAH, marks=pytest.mark.slow)], ids=lambda spec: spec.id
 )
 @pytest.mark.slow
-async def test_batch_does_not_depend_on_workers_or_kills(ray_backend: RayBackend, spec: EnvSpec) -> None:
+async def test_batch_does_not_depend_on_workers_or_kills(ray_backend: Backend, spec: EnvSpec) -> None:
     async with pool_of(InProcessBackend(), spec, workers=1) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(10_000), seed=9)

@@ -19,7 +19,6 @@ from rollserve import EnvSpec, Reason, Reproducibility
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import EpisodeRange, Order, SequenceSpec, Worker
 from rollserve_server.settings import WorkerSettings
 
@@ -258,7 +257,7 @@ async def test_own_sequence_is_not_changed_by_other_calls(backend: Backend) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window_bytes", [1 << 12, 1 << 26])
-async def test_batch_is_the_same_when_workers_are_killed(ray_backend: RayBackend, window_bytes: int) -> None:
+async def test_batch_is_the_same_when_workers_are_killed(ray_backend: Backend, window_bytes: int) -> None:
     source = random.Random(window_bytes)
     async with pool_of(ray_backend, CARTPOLE, workers=3, call_window_bytes=window_bytes) as pool:
         await pool.update_agent([RandomSpec()])

@@ -23,7 +23,6 @@ from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import FaultError, InvalidValueError
 from rollserve_server.local import local_server
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, RowUpdates
-from rollserve_server.pool.backends.ray.backend import RayBackend
 
 FIELD = "all_workers.environment"
 UNFIT = {
@@ -180,7 +179,7 @@ async def test_environment_that_only_the_worker_knows_is_tried_there(monkeypatch
             await pool.update_env([EnvSpec("Late-v0", {"size": 3})])
 
 
-async def test_id_that_an_earlier_update_has_registered_is_tried_in_a_child_process(ray_backend: RayBackend) -> None:
+async def test_id_that_an_earlier_update_has_registered_is_tried_in_a_child_process(ray_backend: Backend) -> None:
     async with pool_of(ray_backend, workers=1, **ALLOWED) as pool:
         await pool.update_env([EnvSpec("sample_envs:Ends")])
         worker = pool.status().workers[0].identity

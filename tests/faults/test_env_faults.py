@@ -37,7 +37,6 @@ from rollserve_server.errors import (
 )
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.fragments.collector import ActionHistory
 
@@ -98,7 +97,7 @@ async def test_failed_episodes_run_again_with_the_same_results(
     await check_retries(InProcessBackend(), tmp_path, target, at, times, refusals)
 
 
-async def test_failed_episodes_run_again_on_ray(ray_backend: RayBackend, tmp_path: Path) -> None:
+async def test_failed_episodes_run_again_on_ray(ray_backend: Backend, tmp_path: Path) -> None:
     await check_retries(ray_backend, tmp_path, AtLeast(400), "step", 2, 1)
 
 
@@ -203,7 +202,7 @@ async def test_calls_skip_failed_episodes(retries: int) -> None:
 
 
 @pytest.mark.slow
-async def test_calls_skip_failed_episodes_on_ray(ray_backend: RayBackend) -> None:
+async def test_calls_skip_failed_episodes_on_ray(ray_backend: Backend) -> None:
     await check_gaps(ray_backend, 1)
 
 
@@ -312,7 +311,7 @@ async def test_skipped_blocks_deliver_the_episodes_that_ended_before_the_error(t
         assert equal(await sample(pool, target, seed=3, skip_failed=True), batch)
 
 
-async def test_calls_skip_the_same_episodes_when_workers_die(ray_backend: RayBackend) -> None:
+async def test_calls_skip_the_same_episodes_when_workers_die(ray_backend: Backend) -> None:
     async with pool_of(ray_backend, flaky(times=-1, length=200), workers=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         targets = (AtLeast(20_000), Exactly(80))
@@ -347,7 +346,7 @@ async def test_failed_rows_are_restored(tmp_path: Path, kind: str, at: str) -> N
 
 
 @pytest.mark.slow
-async def test_failed_rows_are_restored_on_ray(ray_backend: RayBackend, tmp_path: Path) -> None:
+async def test_failed_rows_are_restored_on_ray(ray_backend: Backend, tmp_path: Path) -> None:
     await check_fragments(ray_backend, tmp_path, "rows", "step")
 
 

@@ -28,7 +28,6 @@ from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError, WorkerLostError
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import Backend, Beginning, Fragments, InProcessBackend, Pool
-from rollserve_server.pool.backends.ray.backend import RayBackend
 
 MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 _LONG_SECONDS = 60.0
@@ -256,7 +255,7 @@ async def test_call_fails_for_a_given_up_worker_only_if_the_others_are_too_few(f
 
 
 @pytest.mark.slow
-async def test_call_does_not_wait_for_a_stopped_process(ray_backend: RayBackend) -> None:
+async def test_call_does_not_wait_for_a_stopped_process(ray_backend: Backend) -> None:
     truth = await truth_of(ROWS, 2, 1000)
     async with pool_of(ray_backend, ROWS, workers=2, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
@@ -276,7 +275,7 @@ async def test_call_does_not_wait_for_a_stopped_process(ray_backend: RayBackend)
 
 
 @pytest.mark.slow
-async def test_rows_that_stopped_early_are_restored_after_a_kill(ray_backend: RayBackend, places: Places) -> None:
+async def test_rows_that_stopped_early_are_restored_after_a_kill(ray_backend: Backend, places: Places) -> None:
     env = places.env(step_seconds=0.2, most_steps=300)
     truth = await truth_of(env, 2, 1000)
     async with pool_of(ray_backend, env, workers=2, rows=2, **MODULES) as pool:

@@ -24,7 +24,6 @@ from rollserve import Reason
 from rollserve_server.agents import InstalledFactory, MlpSpec, PythonSource, RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
-from rollserve_server.pool.backends.ray.backend import RayBackend
 
 MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 LIMITS: dict[str, Any] = {"step_seconds": 1.0, "reset_seconds": 3.0}
@@ -105,7 +104,7 @@ async def test_hung_vector_environment_is_replaced(backend: Backend, tmp_path: P
         check(await sample(pool, AtLeast(1000), seed=1), expected)
 
 
-async def test_worker_that_hangs_with_the_interpreter_lock_is_replaced(ray_backend: RayBackend, tmp_path: Path) -> None:
+async def test_worker_that_hangs_with_the_interpreter_lock_is_replaced(ray_backend: Backend, tmp_path: Path) -> None:
     async with hanging_pool(ray_backend, tmp_path) as pool:
         expected = await sample(pool, AtLeast(2000), seed=1)
         lay(tmp_path, "native step")
@@ -115,7 +114,7 @@ async def test_worker_that_hangs_with_the_interpreter_lock_is_replaced(ray_backe
 
 
 @pytest.mark.slow
-async def test_stopped_process_is_replaced_whether_it_works_or_idles(ray_backend: RayBackend, tmp_path: Path) -> None:
+async def test_stopped_process_is_replaced_whether_it_works_or_idles(ray_backend: Backend, tmp_path: Path) -> None:
     async with hanging_pool(ray_backend, tmp_path) as pool:
         expected = await sample(pool, AtLeast(8000), seed=1)
         running = asyncio.create_task(sample(pool, AtLeast(8000), seed=1))

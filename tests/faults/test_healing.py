@@ -28,7 +28,6 @@ from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError, SamplerLostError, TooFewWorkersError, WorkerLostError
 from rollserve_server.local import local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target, WorkerHandle
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.pool.workers import slots
 from rollserve_server.pool.workers.slots import Restarts
@@ -85,7 +84,7 @@ def test_excused_restarts_are_delayed_but_not_limited() -> None:
     assert restarts.count == 4
 
 
-async def test_killed_idle_worker_is_replaced(ray_backend: RayBackend) -> None:
+async def test_killed_idle_worker_is_replaced(ray_backend: Backend) -> None:
     async with pool_of(ray_backend, step_seconds=0.4) as pool:
         before = pool.status().workers[0].identity
         os.kill(before.process_id, signal.SIGKILL)
@@ -98,7 +97,7 @@ async def test_killed_idle_worker_is_replaced(ray_backend: RayBackend) -> None:
 
 
 @pytest.mark.slow
-async def test_call_delivers_the_same_while_workers_are_killed(ray_backend: RayBackend) -> None:
+async def test_call_delivers_the_same_while_workers_are_killed(ray_backend: Backend) -> None:
     async with pool_of(ray_backend, workers=3, unit_retries=1000) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(60_000), seed=1)
@@ -137,7 +136,7 @@ async def test_worker_is_given_up_when_its_restarts_are_used_up() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["evaluation", "update"])
 async def test_calls_and_updates_that_cost_workers_do_not_use_up_their_restarts(
-    ray_backend: RayBackend, kind: str
+    ray_backend: Backend, kind: str
 ) -> None:
     settings = {"worker_restarts_per_hour": 3, "unit_retries": 0, **MODULES}
     deadly = rollserve.EnvSpec("sample_envs:Deadly", {"num_steps": 20 if kind == "evaluation" else 0})
@@ -231,7 +230,7 @@ async def test_env_update_that_kills_every_worker_fails_and_leaves_calls_running
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [AtLeast(200), Fragments(240)], ids=["at least", "fragments"])
 async def test_env_update_that_kills_every_process_fails_and_leaves_calls_running(
-    ray_backend: RayBackend, target: Target
+    ray_backend: Backend, target: Target
 ) -> None:
     await check_deadly_update(ray_backend, rollserve.EnvSpec("sample_envs:Deadly", {"num_steps": 0}), target)
 
@@ -464,7 +463,7 @@ async def test_replacement_installs_only_what_calls_need_while_an_update_waits()
 
 @pytest.mark.parametrize("how", [pytest.param("in its construction", marks=pytest.mark.slow), "by a signal"])
 async def test_environment_that_ends_workers_later_can_be_replaced(
-    how: str, ray_backend: RayBackend, without_recycling: None, tmp_path: Path
+    how: str, ray_backend: Backend, without_recycling: None, tmp_path: Path
 ) -> None:
     kwargs = {"file": str(tmp_path / "end")} if how == "in its construction" else {"seconds": 0.2}
     env = rollserve.EnvSpec("sample_envs:EndsWorkersLater", kwargs)
@@ -482,7 +481,7 @@ async def test_environment_that_ends_workers_later_can_be_replaced(
 
 
 async def test_update_gets_through_while_calls_cost_one_worker_after_the_other(
-    ray_backend: RayBackend, without_recycling: None
+    ray_backend: Backend, without_recycling: None
 ) -> None:
     env = rollserve.EnvSpec("sample_envs:Deadly")
 
@@ -519,7 +518,7 @@ async def test_update_replaces_workers_that_are_all_given_up() -> None:
     "how", ["files", *(pytest.param(how, marks=pytest.mark.slow) for how in ("maker", "processes"))]
 )
 async def test_worker_whose_process_is_spoiled_is_replaced(
-    how: str, ray_backend: RayBackend, without_recycling: None
+    how: str, ray_backend: Backend, without_recycling: None
 ) -> None:
     env = rollserve.EnvSpec("sample_envs:Spoiling", {"how": how})
     async with pool_of(ray_backend, env, workers=1, rows=1, **MODULES) as pool:

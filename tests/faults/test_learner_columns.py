@@ -17,8 +17,7 @@ from support import equal
 import rollserve
 from rollserve.spaces import Box, Discrete
 from rollserve.transforms import CastObservations, ClipActions, RescaleActions, ScaleRewards
-from rollserve_server.pool import AtLeast, InProcessBackend, Pool
-from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool
 from rollserve_server.sampling import ColumnFormat
 
 COLUMNS = ColumnFormat(last_values=True, last_states=True, returns_before=True, all_states=True)
@@ -67,9 +66,7 @@ def same(batch: rollserve.EpisodeBatch, expected: rollserve.EpisodeBatch) -> int
 
 
 @pytest.mark.parametrize("case", [pytest.param("cheetah", marks=pytest.mark.slow), "masked"])
-async def test_all_columns_of_a_learner_are_the_same_when_workers_are_killed(
-    ray_backend: RayBackend, case: str
-) -> None:
+async def test_all_columns_of_a_learner_are_the_same_when_workers_are_killed(ray_backend: Backend, case: str) -> None:
     env, *about_agent = CASES[case]
     agent, target = agent_of(*about_agent), AtLeast(4000)
     options: dict[str, Any] = {"unit_retries": 1000, **MODULES}

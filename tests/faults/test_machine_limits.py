@@ -32,8 +32,7 @@ from rollserve import Reason
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.local import LocalServer, local_server
-from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend
 
 SERVER = Path(sys.executable).with_name("rollserve-server")
 RAY = Path(sys.executable).with_name("ray")
@@ -101,7 +100,7 @@ def small_group() -> Iterator[Path]:
 
 
 async def test_worker_killed_by_the_kernel_for_memory_is_replaced(
-    ray_backend: RayBackend, small_group: Path, tmp_path: Path
+    ray_backend: Backend, small_group: Path, tmp_path: Path
 ) -> None:
     flag = tmp_path / "flag"
     kwargs = {"flag": str(flag), "group": str(small_group)}
@@ -120,7 +119,7 @@ async def test_worker_killed_by_the_kernel_for_memory_is_replaced(
 
 @pytest.mark.slow
 async def test_call_fails_if_an_episode_takes_the_memory_of_every_worker(
-    ray_backend: RayBackend, small_group: Path, tmp_path: Path
+    ray_backend: Backend, small_group: Path, tmp_path: Path
 ) -> None:
     flag = tmp_path / "flag"
     kwargs = {"flag": str(flag), "group": str(small_group), "goes_on": True}

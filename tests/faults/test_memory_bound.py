@@ -18,8 +18,7 @@ from support import equal, raises
 from rollserve import EnvSpec, Reason
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import OverLimitError, WorkerLostError
-from rollserve_server.pool import AtLeast, Fragments, Pool, Target
-from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.pool import AtLeast, Backend, Fragments, Pool, Target
 
 MIB = 1 << 20
 BOUND = 500 * MIB
@@ -28,9 +27,7 @@ pytestmark = pytest.mark.usefixtures("without_recycling")  # a process that was 
 
 
 @asynccontextmanager
-async def bounded_pool(
-    backend: RayBackend, folder: Path, num_bytes: int = GROWTH, **changes: Any
-) -> AsyncIterator[Pool]:
+async def bounded_pool(backend: Backend, folder: Path, num_bytes: int = GROWTH, **changes: Any) -> AsyncIterator[Pool]:
     # A machine may need seconds to give a process so much memory: a step must not be taken for hung meanwhile.
     settings = {"rows": 2, "step_seconds": 60.0, "worker_max_memory_bytes": BOUND, "allow_module": ("sample_envs",)}
     env = EnvSpec("sample_envs:Growing", {"folder": str(folder), "num_bytes": num_bytes})
@@ -40,7 +37,7 @@ async def bounded_pool(
 
 
 async def test_worker_that_takes_too_much_memory_is_replaced(
-    ray_backend: RayBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ray_backend: Backend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "rollserve_server")
     async with bounded_pool(ray_backend, tmp_path) as pool:
@@ -68,7 +65,7 @@ async def test_worker_that_takes_too_much_memory_is_replaced(
 )
 @pytest.mark.slow
 async def test_call_fails_if_its_workers_take_too_much_memory_again_and_again(
-    ray_backend: RayBackend, tmp_path: Path, target: Target | Fragments, num_losses: int
+    ray_backend: Backend, tmp_path: Path, target: Target | Fragments, num_losses: int
 ) -> None:
     settings = {"workers": 1, "unit_retries": 0, "worker_restarts_per_hour": num_losses}
     async with bounded_pool(ray_backend, tmp_path, **settings) as pool:
@@ -99,7 +96,7 @@ async def test_fragment_call_fails_if_its_memory_grows_too_much_at_different_ste
 
 @pytest.mark.slow
 async def test_update_refuses_environments_with_which_workers_take_too_much_memory(
-    ray_backend: RayBackend, tmp_path: Path
+    ray_backend: Backend, tmp_path: Path
 ) -> None:
     async with bounded_pool(ray_backend, tmp_path, rows=4) as pool:
         hoarding = EnvSpec("sample_envs:Hoarding", {"at": "construction", "num_bytes": BOUND // 4})
@@ -110,9 +107,7 @@ async def test_update_refuses_environments_with_which_workers_take_too_much_memo
         assert (await sample(pool, AtLeast(50), seed=1)).num_steps >= 50
 
 
-async def test_allocation_far_beyond_the_bound_fails_in_the_environment(
-    ray_backend: RayBackend, tmp_path: Path
-) -> None:
+async def test_allocation_far_beyond_the_bound_fails_in_the_environment(ray_backend: Backend, tmp_path: Path) -> None:
     async with bounded_pool(ray_backend, tmp_path, num_bytes=8192 * MIB) as pool:
         lay(tmp_path, "growth")
         account = (await sample(pool, AtLeast(2000), seed=1)).account
@@ -122,7 +117,7 @@ async def test_allocation_far_beyond_the_bound_fails_in_the_environment(
 
 
 @pytest.mark.slow
-async def test_worker_may_take_any_memory_with_zero(ray_backend: RayBackend, tmp_path: Path) -> None:
+async def test_worker_may_take_any_memory_with_zero(ray_backend: Backend, tmp_path: Path) -> None:
     hoarding = EnvSpec("sample_envs:Hoarding", {"at": "construction", "num_bytes": BOUND // 2})
     async with bounded_pool(ray_backend, tmp_path, worker_max_memory_bytes=0) as pool:
         assert (await pool.update_env([hoarding])).version == 2

@@ -22,8 +22,7 @@ import rollserve
 from rollserve import Reason
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.errors import WorkerLostError
-from rollserve_server.pool import Exactly, Fragments, Pool, Progress
-from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.pool import Backend, Exactly, Fragments, Pool, Progress
 
 MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 SLOW = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.01})
@@ -122,7 +121,7 @@ def licensed(folder: Path, num_licenses: int) -> rollserve.EnvSpec:
 
 
 async def test_process_that_can_never_make_its_environment_holds_up_no_exact_episodes(
-    ray_backend: RayBackend, tmp_path: Path
+    ray_backend: Backend, tmp_path: Path
 ) -> None:
     async with pool_of(ray_backend, licensed(tmp_path, 1), start_seconds=60.0, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])

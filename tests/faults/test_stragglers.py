@@ -23,7 +23,6 @@ from rollserve.account import account_from_proto
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.calls import episodes
 from rollserve_server.pool.plan import estimates
 
@@ -168,7 +167,7 @@ async def test_worker_with_a_full_buffer_runs_late_episodes(places: Places, capl
     assert "never retrieved" not in caplog.text
 
 
-async def test_call_does_not_wait_for_a_stopped_process(ray_backend: RayBackend) -> None:
+async def test_call_does_not_wait_for_a_stopped_process(ray_backend: Backend) -> None:
     async with pool_of(InProcessBackend(), CARTPOLE, workers=1) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, AtLeast(2000)) for _ in range(5)]

@@ -7,12 +7,11 @@ from typing import Any
 
 import grpc
 import pytest
+from pools import Reading
 from scripted_server import scripted_server
 from support import equal, raises
 
 import rollserve
-from rollserve._calls.joining import join_batches
-from rollserve._calls.stream_reader import StreamReader
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
@@ -28,9 +27,10 @@ def responses_in(messages: Iterable[Any]) -> Iterator[pb.ObtainSamplesResponse]:
 
 def batch_of(responses: Iterable[pb.ObtainSamplesResponse]) -> rollserve.EpisodeBatch:
     """Return the batch that a client makes of responses."""
-    reader = StreamReader(pb.ObtainSamplesRequest())
-    parts = [reader.read(response.SerializeToString()) for response in responses]
-    return join_batches([part for part in parts if part is not None], reader.end())
+    reading = Reading()
+    for response in responses:
+        reading.add_response(response.SerializeToString())
+    return reading.batch()
 
 
 @pytest.fixture

@@ -126,11 +126,11 @@ async def sample(
     pool: Pool, target: Target | Fragments, *, max_message_bytes: int = 1 << 22, **options: Any
 ) -> rollserve.EpisodeBatch:
     """Return the batch that a client joins from the deliveries of one call."""
-    reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
+    reading = Reading()
     async with contextlib.aclosing(pool.sample(sample_request(target, max_message_bytes, **options))) as items:
         async for item in items:
-            parts += read(reader, item)
-    return join_batches(parts, reader.end())
+            reading.add(item)
+    return reading.batch()
 
 
 async def evaluate(
@@ -170,16 +170,38 @@ async def _ended(items: AsyncGenerator[Any, None], parts: list[object] | None) -
     return received[-1]
 
 
-def read(reader: StreamReader, item: object) -> list[rollserve.EpisodeBatch]:
-    """Return the batches in an item of a pool's stream, after the reader has read them."""
-    batches = []
-    if isinstance(item, Delivery):
-        for message in item.messages:
-            data = item.buffer[message.offset : message.offset + message.size]
-            batches.append(reader.read(data.data))
-    elif isinstance(item, Account):
-        reader.read(pb.ObtainSamplesResponse(account=account_to_proto(item)).SerializeToString())
-    return [batch for batch in batches if batch is not None]
+class Reading:
+    """Reads what a pool yields for one call, as a client reads its responses.
+
+    Attributes:
+        parts: the batches in the messages so far.
+    """
+
+    def __init__(self) -> None:
+        self._reader = StreamReader(pb.ObtainSamplesRequest())
+        self.parts: list[rollserve.EpisodeBatch] = []
+
+    def add(self, item: object) -> None:
+        """Read an item of the pool's stream."""
+        if isinstance(item, Delivery):
+            for message in item.messages:
+                self.add_response(item.buffer[message.offset : message.offset + message.size].data)
+        elif isinstance(item, Account):
+            self.add_response(pb.ObtainSamplesResponse(account=account_to_proto(item)).SerializeToString())
+
+    def add_response(self, data: bytes | memoryview) -> None:
+        """Read a serialized response."""
+        batch = self._reader.read(data)
+        if batch is not None:
+            self.parts.append(batch)
+
+    def account(self) -> rollserve.Account:
+        """Return the account, which was the last item."""
+        return self._reader.end()
+
+    def batch(self) -> rollserve.EpisodeBatch:
+        """Return the whole batch, with the account."""
+        return join_batches(self.parts, self.account())
 
 
 def adds_up(account: rollserve.Account | Account) -> bool:

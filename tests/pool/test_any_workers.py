@@ -14,12 +14,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import pytest
 from pools import (
+    Reading,
     adds_up,
     calls_of,
     lose_worker,
     num_retried_despite_kills,
     pool_of,
-    read,
     sample,
     sample_request,
     set_start_seconds,
@@ -28,8 +28,6 @@ from pools import (
 from support import equal
 
 import rollserve
-from rollserve._calls.joining import join_batches
-from rollserve._calls.stream_reader import StreamReader
 from rollserve_server.activity import Heartbeat
 from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
 from rollserve_server.errors import WorkerLostError
@@ -44,11 +42,9 @@ from rollserve_server.pool import (
     Target,
     WorkerHandle,
 )
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.journal.journal import Journal
 from rollserve_server.sampling import Worker, WorkOrder
 from rollserve_server.settings import WorkerSettings
-from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -177,7 +173,7 @@ async def test_batch_does_not_depend_on_workers_rows_or_speed(case: str) -> None
 )
 @pytest.mark.parametrize("target", [AtLeast, pytest.param(Exactly, marks=pytest.mark.slow)])
 async def test_batch_is_the_same_when_workers_are_killed(
-    ray_backend: RayBackend, case: str, target: Callable[[int], Target]
+    ray_backend: Backend, case: str, target: Callable[[int], Target]
 ) -> None:
     async with prepared(ray_backend, case, workers=3, rows=2) as (pool, num_steps):
         request = target(num_steps if target is AtLeast else 2 + num_steps // 500)
@@ -186,7 +182,7 @@ async def test_batch_is_the_same_when_workers_are_killed(
 
 
 @pytest.mark.slow
-async def test_short_episodes_are_as_frequent_as_long_ones(ray_backend: RayBackend) -> None:
+async def test_short_episodes_are_as_frequent_as_long_ones(ray_backend: Backend) -> None:
     """Half of the episodes have 1 step, the others 1000; 60 calls deliver each index once and in order."""
     env = rollserve.EnvSpec("sample_envs:OneOrThousand")
     async with pool_of(ray_backend, env, rows=16, allow_module=("sample_envs",)) as pool:
@@ -243,55 +239,53 @@ async def test_cancelled_call_stops_within_a_vector_step(backend: Backend) -> No
 
 
 @pytest.mark.slow
-async def test_rest_of_an_episode_is_delivered_when_its_worker_dies(ray_backend: RayBackend) -> None:
+async def test_rest_of_an_episode_is_delivered_when_its_worker_dies(ray_backend: Backend) -> None:
     """Delivered steps are not delivered again; the rest continues after them."""
     env = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 20, "length": 120})
     async with pool_of(ray_backend, env, workers=1, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(120), seed=1)
         for num_deliveries in (1, 2):
-            reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
+            reading = Reading()
             async with contextlib.aclosing(pool.sample(sample_request(AtLeast(120), 1 << 22, seed=1))) as items:
                 async for item in items:
-                    parts += read(reader, item)
+                    reading.add(item)
                     if isinstance(item, Delivery):
                         num_deliveries -= 1
                         if num_deliveries == 0:
                             os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
-            account = reader.end()
+            account = reading.account()
             assert account.num_retried_episodes == 1
             assert adds_up(account)
-            assert equal(join_batches(parts, account), expected)
+            assert equal(reading.batch(), expected)
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 @pytest.mark.slow
-async def test_call_ends_when_workers_die_with_full_buffers(ray_backend: RayBackend, seed: int) -> None:
+async def test_call_ends_when_workers_die_with_full_buffers(ray_backend: Backend, seed: int) -> None:
     env = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 30})
     options = {"workers": 2, "rows": 1, "worker_buffer_bytes": 5000, "call_window_bytes": 3000}
     async with pool_of(ray_backend, env, **options) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(5000), seed=1)
-        reader, parts, kills = StreamReader(pb.ObtainSamplesRequest()), [], 2
+        reading, kills = Reading(), 2
         source = random.Random(seed)
         async with contextlib.aclosing(pool.sample(sample_request(AtLeast(5000), 1 << 22, seed=1))) as items:
             async for item in items:
-                parts += read(reader, item)
+                reading.add(item)
                 if isinstance(item, Delivery) and kills and source.random() < 0.2:
                     kills -= 1
                     await asyncio.sleep(0.3)  # while buffers fill
                     healthy = [worker for worker in pool.status().workers if worker.healthy]
                     os.kill(source.choice(healthy).identity.process_id, signal.SIGKILL)
-        account = reader.end()
+        account = reading.account()
         assert account.num_retried_episodes > 0
         assert adds_up(account)
-        assert equal(join_batches(parts, account), expected)
+        assert equal(reading.batch(), expected)
 
 
 @pytest.mark.slow
-async def test_running_call_keeps_its_version_when_a_worker_is_replaced(
-    ray_backend: RayBackend, tmp_path: Path
-) -> None:
+async def test_running_call_keeps_its_version_when_a_worker_is_replaced(ray_backend: Backend, tmp_path: Path) -> None:
     env = rollserve.EnvSpec("sample_envs:Watched", {"folder": str(tmp_path)})
     slow = tmp_path / "slow"
     async with pool_of(ray_backend, env, workers=2, keep_versions=1, allow_module=("sample_envs",)) as pool:
@@ -323,7 +317,7 @@ async def test_calls_run_beside_updates_with_one_kept_version(backend: Backend) 
             assert all(result is not None for result in results)
 
 
-async def test_kept_episodes_run_again_when_their_worker_is_not_replaced(ray_backend: RayBackend) -> None:
+async def test_kept_episodes_run_again_when_their_worker_is_not_replaced(ray_backend: Backend) -> None:
     env = rollserve.EnvSpec("sample_envs:OneOrThousand")
     async with pool_of(ray_backend, env, workers=2, start_seconds=30, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])

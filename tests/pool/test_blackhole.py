@@ -28,7 +28,6 @@ from rollserve_server.pool import (
     Pool,
     Target,
 )
-from rollserve_server.pool.backends.ray.backend import RayBackend
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4)
 
@@ -80,7 +79,7 @@ async def test_blackhole_does_not_count_skipped_steps(env: rollserve.EnvSpec, nu
     ids=["episodes", "fragments"],
 )
 async def test_blackhole_counts_the_same_when_a_worker_is_killed(
-    ray_backend: RayBackend, target: Target | Fragments
+    ray_backend: Backend, target: Target | Fragments
 ) -> None:
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([RandomSpec()])

@@ -31,7 +31,6 @@ from rollserve import Reason
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import EnvFailedError, NotReadyError
 from rollserve_server.pool import AtLeast, Backend, Beginning, Exactly, InProcessBackend, Pool, Progress
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import Worker
 from rollserve_wire.summaries import students_t
 
@@ -308,7 +307,7 @@ async def test_environments_are_closed_when_an_evaluation_is_cancelled_early() -
         pytest.param(RAGGED, marks=pytest.mark.slow, id="ragged"),
     ],
 )
-async def test_outcomes_do_not_depend_on_workers_or_kills(ray_backend: RayBackend, env: rollserve.EnvSpec) -> None:
+async def test_outcomes_do_not_depend_on_workers_or_kills(ray_backend: Backend, env: rollserve.EnvSpec) -> None:
     spec = RandomSpec() if env is RAGGED else cartpole_agent()
     async with pool_of(InProcessBackend(), env, workers=1, rows=3, **SAMPLE_ENVS) as pool:
         await pool.update_agent([spec])

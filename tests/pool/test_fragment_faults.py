@@ -15,19 +15,15 @@ import pytest
 from fragment_calls import AS_CLIENTS, CHEETAH, MODULES, fragments, in_calls, mlp, num_lost_despite_kills
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pools import CARTPOLE, RecordingBackend, adds_up, pool_of, read, sample, sample_request, until
+from pools import CARTPOLE, Reading, RecordingBackend, adds_up, pool_of, sample, sample_request, until
 from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve._calls.joining import join_batches
-from rollserve._calls.stream_reader import StreamReader
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError, NotReadyError, WorkerLostError
 from rollserve_server.pool import Backend, Beginning, Delivery, Fragments, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.state import checkpoints as checkpoints_module
-from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 SOFT: dict[str, Any] = {"max_episode_length": 20, "soft": True}
 BIG = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 16, "length": 90})
@@ -44,7 +40,7 @@ BIG = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 16, "lengt
     ids=["CartPole-v1-hard", "HalfCheetah-v5-soft", "CartPole-v1-soft", "HalfCheetah-v5-hard"],
 )
 async def test_fragments_are_the_same_when_workers_are_killed(
-    ray_backend: RayBackend, env: rollserve.EnvSpec, options: dict[str, Any]
+    ray_backend: Backend, env: rollserve.EnvSpec, options: dict[str, Any]
 ) -> None:
     calls = [30, 1500, 10, 1500]
     async with pool_of(ray_backend, env, workers=2, rows=2) as pool:
@@ -52,24 +48,23 @@ async def test_fragments_are_the_same_when_workers_are_killed(
         assert await num_lost_despite_kills(pool, calls, random.Random(env.id), 0.15, **options) > 0
 
 
-async def test_fragments_are_the_same_when_a_worker_dies_during_delivery(ray_backend: RayBackend) -> None:
+async def test_fragments_are_the_same_when_a_worker_dies_during_delivery(ray_backend: Backend) -> None:
     async with pool_of(ray_backend, BIG, workers=2, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         await fragments(pool, 4 * 50, seed=1)
         expected = await fragments(pool, 4 * 200, 50, seed=1)
         for worker in (0, 1):
-            reader, parts, num_deliveries = StreamReader(pb.ObtainSamplesRequest()), [], 0
+            reading, num_deliveries = Reading(), 0
             target = Fragments(4 * 200, row_step_count=50)
             async with contextlib.aclosing(pool.sample(sample_request(target, 1 << 22, seed=1))) as items:
                 async for item in items:
-                    parts += read(reader, item)
+                    reading.add(item)
                     if isinstance(item, Delivery):
                         num_deliveries += 1
                         if num_deliveries == 2:
                             os.kill(pool.status().workers[worker].identity.process_id, signal.SIGKILL)
-            account = reader.end()
-            assert adds_up(account)
-            assert equal(join_batches(parts, account), expected)
+            assert adds_up(reading.account())
+            assert equal(reading.batch(), expected)
 
 
 async def test_cancelled_call_does_not_advance_the_rows(backend: Backend) -> None:
@@ -166,7 +161,7 @@ async def test_call_can_be_repeated_after_an_environment_update(backend: Backend
         assert equal(second, again)
 
 
-async def test_unreproducible_rows_break_off_when_their_worker_is_lost(ray_backend: RayBackend) -> None:
+async def test_unreproducible_rows_break_off_when_their_worker_is_lost(ray_backend: Backend) -> None:
     env = rollserve.EnvSpec("sample_envs:Unseeded")
     async with pool_of(ray_backend, env, workers=2, rows=4, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -192,7 +187,7 @@ async def test_unreproducible_rows_break_off_when_their_worker_is_lost(ray_backe
         assert third.account.num_broken_off_episodes == 0
 
 
-async def test_call_fails_when_delivered_rows_cannot_be_restored(ray_backend: RayBackend) -> None:
+async def test_call_fails_when_delivered_rows_cannot_be_restored(ray_backend: Backend) -> None:
     """Steps delivered later would not continue those delivered before."""
     env = rollserve.EnvSpec("sample_envs:Unseeded")
     async with pool_of(ray_backend, env, workers=1, rows=4, call_window_bytes=10_000, **MODULES) as pool:

@@ -27,10 +27,9 @@ from support import equal
 import rollserve
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import OverLimitError, WorkerLostError
-from rollserve_server.pool import AtLeast, Delivery, Exactly, Fragments, InProcessBackend, Pool
+from rollserve_server.pool import AtLeast, Backend, Delivery, Exactly, Fragments, InProcessBackend, Pool
 from rollserve_server.pool.backends.ray import line as line_module
 from rollserve_server.pool.backends.ray import worker as ray_worker
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.backends.ray.line import (
     HEAD,
     Line,
@@ -100,7 +99,7 @@ async def batches(pool: Pool) -> list[rollserve.EpisodeBatch]:
 
 @pytest.mark.parametrize("listener", [Listener, Unreachable, pytest.param(Unsupported, marks=pytest.mark.slow)])
 async def test_batches_are_the_same_on_lines_and_through_ray(
-    listener: type[Listener], ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
+    listener: type[Listener], ray_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool_of(InProcessBackend()) as pool:
         expected = await batches(pool)
@@ -110,7 +109,7 @@ async def test_batches_are_the_same_on_lines_and_through_ray(
     assert all(map(equal, got, expected))
 
 
-async def test_results_that_are_read_slowly_are_not_written_over(ray_backend: RayBackend) -> None:
+async def test_results_that_are_read_slowly_are_not_written_over(ray_backend: Backend) -> None:
     held: list[tuple[Delivery, bytes]] = []
     async with pool_of(
         ray_backend, BIG, workers=1, rows=1, call_window_bytes=1 << 24, allow_module=("sample_envs",)
@@ -125,9 +124,7 @@ async def test_results_that_are_read_slowly_are_not_written_over(ray_backend: Ra
 
 @pytest.mark.parametrize("hold_memory", [True, False])
 @pytest.mark.slow
-async def test_memory_of_results_is_bounded(
-    hold_memory: bool, ray_backend: RayBackend, without_recycling: None
-) -> None:
+async def test_memory_of_results_is_bounded(hold_memory: bool, ray_backend: Backend, without_recycling: None) -> None:
     async with pool_of(
         ray_backend,
         BIG,
@@ -147,7 +144,7 @@ async def test_memory_of_results_is_bounded(
 
 @pytest.mark.slow
 async def test_killed_worker_that_leaves_its_line_first_is_replaced(
-    ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
+    ray_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of the line can reach the worker before its death, as if another server had taken it."""
     recording, kill = RecordingBackend(ray_backend), ray_worker._kill
@@ -297,7 +294,7 @@ def _without_room(*_: Any, **__: Any) -> Any:
     raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
 
-async def _ray_worker(backend: RayBackend) -> Any:
+async def _ray_worker(backend: Backend) -> Any:
     """Return the handle of a worker that has answered a call."""
     worker: Any = backend.create_worker(0, settings().worker)
     await worker.call(Worker.identity)
@@ -329,7 +326,7 @@ def _lose_a_frame(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 async def test_call_on_a_broken_line_ends_with_the_cause(
-    break_line: Callable[..., None], ray_backend: RayBackend, without_recycling: None, monkeypatch: pytest.MonkeyPatch
+    break_line: Callable[..., None], ray_backend: Backend, without_recycling: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = await _ray_worker(ray_backend)
     with monkeypatch.context() as patch:
@@ -353,7 +350,7 @@ async def test_call_on_a_broken_line_ends_with_the_cause(
 async def test_answer_that_cannot_be_sent_ends_the_call_with_the_cause(
     listener: type[Listener],
     method: list[Any],
-    ray_backend: RayBackend,
+    ray_backend: Backend,
     without_recycling: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -366,7 +363,7 @@ async def test_answer_that_cannot_be_sent_ends_the_call_with_the_cause(
 
 @pytest.mark.slow
 async def test_batch_is_the_same_when_answers_cannot_be_read(
-    ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
+    ray_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unpickled, num_broken = line_module._unpickled, 0
 

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pools import adds_up, kill_one, lose_worker, pool_of, read, sample, sample_request
+from pools import Reading, adds_up, kill_one, lose_worker, pool_of, sample, sample_request
 from shuffled_workers import ShuffledBackend
 from support import equal
 from unreliable import MortalBackend
 
 import rollserve
-from rollserve._calls.joining import join_batches
-from rollserve._calls.stream_reader import StreamReader
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.pool import (
     AtLeast,
@@ -32,7 +30,6 @@ from rollserve_server.pool import (
     Pool,
     SampleRequest,
 )
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.workers.slots import Restarts
 from rollserve_server.sampling import ColumnFormat
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -108,29 +105,30 @@ def drawn_request(source: random.Random, kinds: Kinds) -> SampleRequest:
 
 async def check_call(pool: Pool, request: SampleRequest, reference: Reference) -> None:
     """Check that a call delivers the reference's episodes in its own form, and that its account adds up."""
-    parts, account = await deliveries(pool, request)
+    reading = await deliveries(pool, request)
+    account = reading.account()
     assert adds_up(account)
     assert min(account.num_kept_steps, account.num_lost_steps, account.num_idle_steps) >= 0
     expected = await reference.batch(request, account)
     num_expected = expected.num_steps, len(expected)
     if request.messages.columns is None:
-        assert not parts
+        assert not reading.parts
         assert (account.num_discarded_steps, account.num_discarded_episodes) == num_expected
     else:
         assert (account.num_steps, account.num_episodes) == num_expected
-        assert equal(join_batches(parts, account), expected)
+        assert equal(reading.batch(), expected)
 
 
-async def deliveries(pool: Pool, request: SampleRequest) -> tuple[list[rollserve.EpisodeBatch], rollserve.Account]:
-    """Return the batches in the messages of a call, after a check of their form, and the call's account."""
-    reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
+async def deliveries(pool: Pool, request: SampleRequest) -> Reading:
+    """Return what a client reads of a call, after a check of the form of its messages."""
+    reading = Reading()
     async with contextlib.aclosing(pool.sample(request)) as items:
         async for item in items:
             if isinstance(item, Delivery):
                 for message in item.messages:
                     check_form(item.buffer[message.offset : message.offset + message.size].tobytes(), request.messages)
-            parts += read(reader, item)
-    return parts, reader.end()
+            reading.add(item)
+    return reading
 
 
 def check_form(data: bytes, messages: MessageFormat) -> None:
@@ -203,8 +201,7 @@ async def batches_between_calls(pool: Pool, form: MessageFormat) -> list[rollser
     batches = []
     for _ in range(8):
         await deliveries(pool, sample_request(AtLeast(30), form.max_message_bytes, columns=form.columns))
-        parts, account = await deliveries(pool, sample_request(AtLeast(1)))
-        batches.append(join_batches(parts, account))
+        batches.append((await deliveries(pool, sample_request(AtLeast(1)))).batch())
     return batches
 
 
@@ -242,7 +239,7 @@ async def test_mixed_calls_deliver_the_same_on_real_workers(backend: Backend, en
 
 
 @EACH_KIND
-async def test_mixed_calls_deliver_the_same_when_processes_are_killed(ray_backend: RayBackend, kinds: Kinds) -> None:
+async def test_mixed_calls_deliver_the_same_when_processes_are_killed(ray_backend: Backend, kinds: Kinds) -> None:
     env, source, kills = ENVS["rows"], random.Random(2), 3
     async with reference_for(env) as reference, pool_of(ray_backend, env, unit_retries=10) as pool:
 

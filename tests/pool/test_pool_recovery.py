@@ -14,11 +14,10 @@ import rollserve
 from rollserve import Reason
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import EnvFailedError, WorkerLostError
-from rollserve_server.pool import AtLeast, Exactly, Target
-from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.pool import AtLeast, Backend, Exactly, Target
 
 
-async def test_next_call_begins_after_a_failed_episode(ray_backend: RayBackend) -> None:
+async def test_next_call_begins_after_a_failed_episode(ray_backend: Backend) -> None:
     async with pool_of(ray_backend, allow_module=("sample_envs",)) as pool:
         await pool.update_env([rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")])
         await pool.update_agent([RandomSpec()])
@@ -35,7 +34,7 @@ async def test_next_call_begins_after_a_failed_episode(ray_backend: RayBackend) 
 @pytest.mark.parametrize(
     "target", [AtLeast(80_000), pytest.param(Exactly(800), marks=pytest.mark.slow)], ids=["at-least", "exactly"]
 )
-async def test_batch_is_the_same_when_workers_are_killed(ray_backend: RayBackend, target: Target) -> None:
+async def test_batch_is_the_same_when_workers_are_killed(ray_backend: Backend, target: Target) -> None:
     async with pool_of(ray_backend, worker_buffer_bytes=1 << 20) as pool:
         await pool.update_agent([cartpole_agent()])
         expected = await sample(pool, target, seed=1)
@@ -55,7 +54,7 @@ async def test_batch_is_the_same_when_workers_are_killed(ray_backend: RayBackend
 
 
 @pytest.mark.slow
-async def test_batch_is_the_same_when_a_worker_is_killed_after_its_last_report(ray_backend: RayBackend) -> None:
+async def test_batch_is_the_same_when_a_worker_is_killed_after_its_last_report(ray_backend: Backend) -> None:
     envs = [rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": seconds}) for seconds in (0.0, 0.5)]
     async with pool_of(ray_backend, allow_module=("sample_envs",)) as pool:
         await pool.update_env(envs, per_worker=True)
@@ -71,7 +70,7 @@ async def test_batch_is_the_same_when_a_worker_is_killed_after_its_last_report(r
         assert adds_up(batch.account)
 
 
-async def test_kept_episodes_run_again_when_their_worker_is_killed(ray_backend: RayBackend) -> None:
+async def test_kept_episodes_run_again_when_their_worker_is_killed(ray_backend: Backend) -> None:
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([cartpole_agent()])
         first = await sample(pool, AtLeast(3000))
@@ -86,7 +85,7 @@ async def test_kept_episodes_run_again_when_their_worker_is_killed(ray_backend: 
         assert equal(both, rollserve.EpisodeBatch.concatenate(first, second))
 
 
-async def test_update_replaces_a_lost_worker(ray_backend: RayBackend) -> None:
+async def test_update_replaces_a_lost_worker(ray_backend: Backend) -> None:
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([cartpole_agent()])
         expected = await sample(pool, AtLeast(2000), seed=1)
@@ -99,7 +98,7 @@ async def test_update_replaces_a_lost_worker(ray_backend: RayBackend) -> None:
 
 
 @pytest.mark.slow
-async def test_call_fails_when_an_episode_kills_one_worker_after_the_other(ray_backend: RayBackend) -> None:
+async def test_call_fails_when_an_episode_kills_one_worker_after_the_other(ray_backend: Backend) -> None:
     async with pool_of(ray_backend, allow_module=("sample_envs",), unit_retries=1) as pool:
         await pool.update_env([rollserve.EnvSpec("sample_envs:Deadly")])
         await pool.update_agent([RandomSpec()])

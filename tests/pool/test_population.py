@@ -44,7 +44,6 @@ from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.gateway.messages.agents import mlp_from_proto
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Evaluation, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_wire.tensors import named_tensors_to_proto
 from rollserve_wire.v1 import agent_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -185,7 +184,7 @@ def test_stacked_members_act_bit_for_bit_as_alone(shape: str, exploration: Explo
             assert actions[row].tobytes() == expected[1].tobytes()
 
 
-async def test_outcomes_do_not_depend_on_workers_or_kills(ray_backend: RayBackend) -> None:
+async def test_outcomes_do_not_depend_on_workers_or_kills(ray_backend: Backend) -> None:
     agent = cartpole_agent()
     members = members_of(agent.parameters, 400)  # large enough for Ray's object store
     async with pool_of(InProcessBackend(), workers=1, rows=5) as pool:

@@ -16,7 +16,6 @@ from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import EnvFailedError
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, Pool
-from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.calls.episodes import EpisodeCall
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4)
@@ -115,7 +114,7 @@ async def test_prefetch_stops_when_buffers_are_full() -> None:
         assert equal(whole, rollserve.EpisodeBatch.concatenate(first, second))
 
 
-async def test_prefetched_episodes_run_again_when_a_worker_is_killed(ray_backend: RayBackend) -> None:
+async def test_prefetched_episodes_run_again_when_a_worker_is_killed(ray_backend: Backend) -> None:
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([RandomSpec()])
         calls = calls_of(pool)

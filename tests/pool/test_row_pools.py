@@ -17,7 +17,6 @@ from rollserve import EnvChange, EnvSpec
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, RowUpdates, Target
-from rollserve_server.pool.backends.ray.backend import RayBackend
 
 MODULES = {"allow_module": ("sample_envs",)}
 
@@ -44,7 +43,7 @@ async def test_batch_does_not_depend_on_the_number_of_workers(backend: Backend) 
 @pytest.mark.parametrize(
     "num_steps_between", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in (0, 100))]
 )
-async def test_whole_update_restores_native_vectorization(ray_backend: RayBackend, num_steps_between: int) -> None:
+async def test_whole_update_restores_native_vectorization(ray_backend: Backend, num_steps_between: int) -> None:
     """Workers may keep free rows that are stepped one by one, and may be replaced."""
     settings = {"vectorization": "auto", "rows": 3, "native_rows": 8, "episodes_per_row": 4}
     async with pool_of(ray_backend, **settings) as pool:
@@ -76,7 +75,7 @@ async def test_whole_update_restores_the_number_of_rows() -> None:
 @pytest.mark.parametrize("buffer_bytes", [pytest.param(1 << 26, marks=pytest.mark.slow), 3000])
 @pytest.mark.slow
 async def test_batch_is_the_same_when_workers_are_killed(
-    ray_backend: RayBackend, target: Callable[[int], Target], buffer_bytes: int
+    ray_backend: Backend, target: Callable[[int], Target], buffer_bytes: int
 ) -> None:
     options = {"workers": 2, "worker_buffer_bytes": buffer_bytes, "call_window_bytes": buffer_bytes}
     async with pool_of(ray_backend, **options) as pool:
@@ -104,7 +103,7 @@ async def test_failed_row_gets_its_own_environment_again(backend: Backend) -> No
         assert batch.lengths.tolist() == [1, 2, 3, 4] * 2
 
 
-async def test_new_worker_gets_the_rows_of_all_versions(ray_backend: RayBackend) -> None:
+async def test_new_worker_gets_the_rows_of_all_versions(ray_backend: Backend) -> None:
     async with pool_of(ray_backend, workers=2) as pool:
         await pool.update_agent([RandomSpec()])
         versions = [(await pool.update_env([cartpoles(*limits)])).version for limits in ((1, 2, 3, 4), (4, 3, 2, 1))]

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 from fragment_calls import MODULES
-from pools import adds_up, evaluate, pool_of, read, sample, sample_request, until
+from pools import Reading, adds_up, evaluate, pool_of, sample, sample_request, until
 from raw_calls import FOREVER
 from support import equal
 
 import rollserve
 from rollserve import Reason
-from rollserve._calls.joining import join_batches
-from rollserve._calls.stream_reader import StreamReader
 from rollserve_server.admission import Admission, Turn
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import CallTooLongError, DomainError, OverLimitError
@@ -31,7 +29,6 @@ from rollserve_server.pool import (
     Progress,
     SamplingOptions,
 )
-from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 ENDS = rollserve.EnvSpec("sample_envs:Ends", {"length": 10})
 
@@ -298,7 +295,7 @@ async def test_paused_call_delivers_the_same(target: AtLeast | Exactly | Fragmen
 
 async def sample_as(pool: Pool, peer: str, target: AtLeast | Exactly | Fragments) -> tuple[rollserve.EpisodeBatch, int]:
     """Return the batch of a client's call, and how often it paused."""
-    reader, parts, num_pauses = StreamReader(pb.ObtainSamplesRequest()), [], 0
+    reading, num_pauses = Reading(), 0
     admission = pool._samplings.admission
     turn = Admission.new_turn(admission)  # not what another client has put there
     pause = turn.pause
@@ -312,10 +309,10 @@ async def sample_as(pool: Pool, peer: str, target: AtLeast | Exactly | Fragments
     items = pool.sample(sample_request(target, seed=3), Client(peer))
     admission.new_turn = lambda: turn  # type: ignore[method-assign]  # taken before anything is awaited
     first = await anext(items)
-    parts += read(reader, first)
+    reading.add(first)
     async for item in items:
-        parts += read(reader, item)
-    return join_batches(parts, reader.end()), num_pauses
+        reading.add(item)
+    return reading.batch(), num_pauses
 
 
 async def test_paused_call_reports_progress() -> None:

@@ -14,20 +14,17 @@ from fragment_calls import MODULES, fragments, in_calls, of_episodes
 from mlp_agents import spec_of
 from onnx_models import model, node
 from onnx_models import prepared as prepared_model
-from pools import CARTPOLE, calls_of, kill_one, pool_of, prefetched, read, sample, sample_request
+from pools import CARTPOLE, Reading, calls_of, kill_one, pool_of, prefetched, sample, sample_request
 from python_agents import prepared_for_cartpole
 from recurrent_truth import NAMES, agent_for, rollout
 from support import equal, raises
 from unreliable import MortalBackend
 
 import rollserve
-from rollserve._calls.stream_reader import StreamReader
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import AgentFailedError, InvalidValueError
-from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend
 from rollserve_server.sampling import ColumnFormat
-from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 COMPLETE = ColumnFormat(last_values=True, last_states=True, returns_before=True)
 WITH_STATES = dataclasses.replace(COMPLETE, all_states=True)
@@ -156,11 +153,11 @@ async def test_messages_have_the_ends_of_their_own_segments(env: str, target: At
     """Where a message ends within an episode, its values are those of the step where it ends."""
     async with pool_of(InProcessBackend(), ENVS[env], workers=1, rows=2) as pool:
         await pool.update_agent([spec_of(agent_for("lstm", core_size=40, value="shared"))])
-        reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
+        reading = Reading()
         async for item in pool.sample(sample_request(target, 6000, seed=1, columns=WITH_STATES)):
-            parts += read(reader, item)
+            reading.add(item)
         num_cut = 0
-        for part, following in itertools.pairwise(parts):
+        for part, following in itertools.pairwise(reading.parts):
             assert part.last_values is not None
             if (part.terminated | part.truncated)[-1] or following.episode_indices[0] != part.episode_indices[-1]:
                 continue
@@ -174,7 +171,7 @@ async def test_messages_have_the_ends_of_their_own_segments(env: str, target: At
             assert following.returns_before[0] == part.returns_before[-1] + len(rewards)
         assert num_cut > 5
         whole = await sample(pool, target, seed=1, columns=WITH_STATES)
-        assert equal(rollserve.EpisodeBatch.concatenate(*parts).joined(), whole)
+        assert equal(rollserve.EpisodeBatch.concatenate(*reading.parts).joined(), whole)
 
 
 async def test_ends_of_fragments_are_the_same_with_any_workers() -> None:
@@ -211,7 +208,7 @@ async def test_ends_are_the_same_when_workers_die(env: str) -> None:
 
 
 @pytest.mark.slow
-async def test_ends_are_the_same_when_processes_are_killed(ray_backend: RayBackend) -> None:
+async def test_ends_are_the_same_when_processes_are_killed(ray_backend: Backend) -> None:
     source, calls = random.Random(0), [5, 30, 60]
     for env in ENVS.values():
         async with pool_of(ray_backend, env, workers=2, rows=2) as pool:

@@ -26,8 +26,7 @@ from support import equal
 import rollserve
 from rollserve import EnvSpec, Reason
 from rollserve_server.agents import Exploration, RandomSpec
-from rollserve_server.pool import AtLeast, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.pool import AtLeast, Backend, InProcessBackend
 from rollserve_server.sampling import (
     ColumnFormat,
     FragmentAssignment,
@@ -93,7 +92,7 @@ async def test_observations_are_delivered_as_the_environment_made_them(
 
 
 @pytest.mark.parametrize("kind", [pytest.param("rows", marks=pytest.mark.slow), "native"])
-async def test_spilled_fragments_are_the_same_when_workers_are_killed(ray_backend: RayBackend, kind: str) -> None:
+async def test_spilled_fragments_are_the_same_when_workers_are_killed(ray_backend: Backend, kind: str) -> None:
     env = EnvSpec("sample_envs:FrameStacks-v0", {"length": 200}, vectorization=kind, num_rows=2)  # type: ignore[arg-type]
     async with pool_of(ray_backend, env, **MODULES, **SPILLED) as pool:
         await pool.update_agent([RandomSpec()])

@@ -21,7 +21,6 @@ from rollserve_server.agents import RandomSpec
 from rollserve_server.envs.native import make_native, same_step_spec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend
 
 CARTPOLE = EnvSpec("CartPole-v1", vectorization="native", num_rows=2)
 SOFT: dict[str, Any] = {"max_episode_length": 6, "soft": True}
@@ -96,7 +95,7 @@ async def test_soft_horizon_does_not_reset_rows() -> None:
 
 
 @pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.slow), SOFT], ids=["free", "soft"])
-async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: RayBackend, options: dict[str, Any]) -> None:
+async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: Backend, options: dict[str, Any]) -> None:
     calls = [30, 3000, 10, 3000]
     async with pool_of(ray_backend, CARTPOLE, workers=2) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
@@ -125,7 +124,7 @@ async def test_next_step_reset_is_rejected_for_fragments() -> None:
             await fragments(pool, 8)
 
 
-async def test_rows_of_an_impure_environment_break_off_together(ray_backend: RayBackend) -> None:
+async def test_rows_of_an_impure_environment_break_off_together(ray_backend: Backend) -> None:
     env = coins(mode="SameStep", num_steps=50, remembers=True)
     async with pool_of(ray_backend, env, **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
