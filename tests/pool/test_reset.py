@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,6 +133,21 @@ async def test_cancelled_reset_ends_the_workers_of_the_run_before() -> None:
                 async for _ in items:
                     pass
         await until(lambda: len(worker_threads() - others) == 2)
+
+
+async def test_reset_ends_a_call_in_which_one_worker_waits_for_another(tmp_path: Path) -> None:
+    places = tmp_path / "places"
+    places.write_text("worker-0")
+    env = rollserve.EnvSpec("sample_envs:SlowInPlaces", {"path": str(places), "step_seconds": 1.0, "most_steps": 99})
+    async with pool_of(InProcessBackend(), env, rows=1, allow_module=("sample_envs",)) as pool:
+        await pool.update_agent([RandomSpec()])
+        calling = asyncio.create_task(sample(pool, AtLeast(1)))
+        await asyncio.sleep(0.5)  # worker 1 has done what the call needs of it
+        assert not calling.done()
+        await pool.reset()
+        async with asyncio.timeout(10):
+            with raises(WorkerLostError, reason=Reason.WORKER_LOST):
+                await calling
 
 
 async def test_call_loses_a_closed_worker(caplog: pytest.LogCaptureFixture) -> None:

@@ -151,8 +151,10 @@ class Workers(Sequence[WorkerSlot]):
         while not slot.healthy:
             max_seconds = _GIVEN_UP_SECONDS if slot.given_up else self._health.start_seconds
             left = since + max_seconds - time.monotonic()
+            if self._is_closed:
+                raise WorkerLostError(f"worker {slot.index} is lost: the run has ended", slot.index)
             await self._wait_for_any([slot], min(max(left, 0.0), _LOOK_SECONDS))
-            if not slot.healthy and (left <= 0 or self._is_closed):
+            if not slot.healthy and left <= 0:
                 what = "is given up for now" if slot.given_up else f"could not be replaced within {max_seconds:g} s"
                 raise WorkerLostError(f"worker {slot.index} was lost and {what}: {slot.last_failure}", slot.index)
         return slot.handle
@@ -286,6 +288,7 @@ class Workers(Sequence[WorkerSlot]):
         finally:
             for slot in self.with_leaving:
                 slot.handle.kill()
+                slot.healthy = False  # so that no call waits for a worker that nobody watches any more
             self.leaving.clear()
 
     def abandon(self) -> None:
