@@ -281,7 +281,7 @@ class Call(ABC, Generic[_O, _R]):
             try:
                 return await self._parts.workers.available(self._slots[worker])
             except WorkerLostError:
-                if not self._workforce.can_do_without(worker):
+                if self._parts.workers.is_closed or not self._workforce.can_do_without(worker):
                     raise
 
     async def _items(self) -> AsyncGenerator[Delivery | Progress, None]:

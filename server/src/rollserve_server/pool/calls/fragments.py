@@ -181,7 +181,8 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
     def _can_wait_for(self, state: _FragmentWorker) -> bool:
         """Whether the call may go on although a slot has no worker for now: the others are enough."""
         num_present = sum(not each.is_missing for each in self._workers)
-        return num_present >= self._num_enough and self._can_abandon(state)
+        is_over = self._parts.workers.is_closed
+        return not is_over and num_present >= self._num_enough and self._can_abandon(state)
 
     def _next_order(self, worker: int, handle: WorkerHandle) -> FragmentOrder | None:
         state = self._workers[worker]

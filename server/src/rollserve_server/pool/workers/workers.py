@@ -49,6 +49,7 @@ class Workers(Sequence[WorkerSlot]):
         workforce: the slots that calls get which begin now.
         leaving: slots that are not part of it any more, and stay until no call uses them.
         departed: totals of slots that are gone.
+        is_closed: whether no worker is watched, replaced or removed any more.
     """
 
     def __init__(self, backend: Backend, settings: PoolSettings, prepare: Callable[..., Awaitable[object]]) -> None:
@@ -63,7 +64,7 @@ class Workers(Sequence[WorkerSlot]):
         self._health, self._max_workers = settings.health, settings.max_workers
         self._watches: set[asyncio.Task[None]] = set()
         self._replacing: dict[WorkerSlot, asyncio.Task[None]] = {}
-        self._is_closed = False
+        self.is_closed = False
         self._slots: list[WorkerSlot] = []
         self.workforce = Workforce(())
         self._old_workforces: list[Workforce] = []
@@ -151,7 +152,7 @@ class Workers(Sequence[WorkerSlot]):
         while not slot.healthy:
             max_seconds = _GIVEN_UP_SECONDS if slot.given_up else self._health.start_seconds
             left = since + max_seconds - time.monotonic()
-            if self._is_closed:
+            if self.is_closed:
                 raise WorkerLostError(f"worker {slot.index} is lost: the run has ended", slot.index)
             await self._wait_for_any([slot], min(max(left, 0.0), _LOOK_SECONDS))
             if not slot.healthy and left <= 0:
@@ -177,7 +178,7 @@ class Workers(Sequence[WorkerSlot]):
         since = time.monotonic()
         while not self.num_healthy:
             left = since + self._health.start_seconds - time.monotonic()
-            if left <= 0 or self._is_closed or all(slot.given_up for slot in self._slots):
+            if left <= 0 or self.is_closed or all(slot.given_up for slot in self._slots):
                 raise WorkerLostError(f"all workers are lost: {self._slots[0].last_failure}", 0)
             await self._wait_for_any(self._slots, min(left, _LOOK_SECONDS))
 
@@ -288,12 +289,11 @@ class Workers(Sequence[WorkerSlot]):
         finally:
             for slot in self.with_leaving:
                 slot.handle.kill()
-                slot.healthy = False  # so that no call waits for a worker that nobody watches any more
             self.leaving.clear()
 
     def abandon(self) -> None:
         """Watch, replace and remove no worker any more."""
-        self._is_closed = True
+        self.is_closed = True
         for task in (*self._watches, *self._replacing.values(), *self._ending.values()):
             task.cancel()
 
@@ -382,7 +382,7 @@ class Workers(Sequence[WorkerSlot]):
 
     async def _replace(self, slot: WorkerSlot, *, is_created: bool) -> None:
         """Replace the worker of a slot, again and again within its budget."""
-        while not self._is_closed:
+        while not self.is_closed:
             if not is_created:
                 await self._wait_for_budget(slot)
             slot.restarts.begin(time.monotonic())
