@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from rollserve._calls import requests
-from rollserve._calls.answers import MAKING_SECONDS
+from rollserve._calls.answers import WORK_SECONDS
 from rollserve._calls.interruptions import Contact
 from rollserve._calls.own_versions import OwnVersions
 from rollserve._calls.requests import stream_spec
@@ -41,14 +41,15 @@ _Rounds = TypeVar("_Rounds")
 _Reads = TypeVar("_Reads")
 _Result = TypeVar("_Result")
 
-_MAKING_ENVS = (
+_LONG_WORK = (
+    pb.UpdateAgentRequest,
     pb.UpdateEnvRequest,
     pb.CallEnvironmentsRequest,
     pb.ResizePoolRequest,
     samplers_pb2.CreateSamplerRequest,
     samplers_pb2.RestoreSamplerRequest,
 )
-"""Requests for which a server makes environments."""
+"""Requests for which a server makes environments, or tries an agent; parameters alone are sent as bytes."""
 
 
 class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
@@ -370,8 +371,8 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
         return seconds
 
     def _work_seconds(self, request: object, timeout: float | None) -> float:
-        """Return the further seconds that a call may take while its server makes environments."""
-        return MAKING_SECONDS if timeout is None and isinstance(request, _MAKING_ENVS) else 0.0
+        """Return the further seconds that a call may take while its server makes environments or tries agents."""
+        return WORK_SECONDS if timeout is None and isinstance(request, _LONG_WORK) else 0.0
 
     def _opened(self, method: Callable[..., _Result]) -> Callable[..., _Result]:
         """Wrap a method so that it raises the client's own error once the sampler is closed."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,7 +18,9 @@ __all__ = [
     "in_background",
     "in_own_thread",
     "in_request_thread",
+    "in_task",
     "when_abandoned",
+    "while_running",
 ]
 
 REQUEST_THREADS = 4
@@ -59,6 +62,23 @@ def in_background(work: Coroutine[Any, Any, _R]) -> asyncio.Task[_R]:
     task.add_done_callback(_tasks.discard)
     task.add_done_callback(ignore_result)
     return task
+
+
+@contextlib.asynccontextmanager
+async def in_task(work: Coroutine[Any, Any, _R]) -> AsyncGenerator[asyncio.Task[_R], None]:
+    """Run a coroutine in a task, which is cancelled at the end of the block unless it is done."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def while_running(task: asyncio.Task[Any], seconds: float) -> AsyncGenerator[None, None]:
+    """Yield each time that a task has run for so many seconds more, until it is done."""
+    while not (await asyncio.wait({task}, timeout=seconds))[0]:
+        yield
 
 
 async def in_request_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:

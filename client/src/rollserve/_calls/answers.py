@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rollserve._calls.interruptions import Contact
 
 __all__ = [
-    "MAKING_SECONDS",
+    "WORK_SECONDS",
     "DataCollector",
     "ResponseCollector",
     "collected",
@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 
-MAKING_SECONDS = 600.0
-"""How long a server may make environments, while it can be reached."""
+WORK_SECONDS = 600.0
+"""How long a server may make environments or try agents, while it can be reached."""
 
 _Result = TypeVar("_Result")
 _Collected = TypeVar("_Collected", covariant=True)

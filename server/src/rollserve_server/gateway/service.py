@@ -462,6 +462,7 @@ _RECORDINGS = Bound(lambda: Places("recordings", _processes(16, 512 << 20), max_
 _READS = Bound(lambda: Places("reads of datasets", _processes(16, max_read_bytes()), max_of_client=4))
 
 _ENVS_ARE_LATE = "making, resetting or closing an environment may take --reset-seconds each time"
+_AGENTS_ARE_LATE = "trying a model or a Python agent may take minutes of processor time"
 
 _S = SamplerService
 RPCS = (
@@ -525,6 +526,7 @@ RPCS = (
         further=agent_update_scopes,
         size="update",
         bound=_in_turn(),
+        why_late=_AGENTS_ARE_LATE,
     ),
     Rpc(
         "UpdateEnv",

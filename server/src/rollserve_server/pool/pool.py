@@ -224,6 +224,7 @@ class Pool:
             text = f"a sampler on an existing Ray cluster, which outlives its server, cannot be {what}"
             raise NotReadyError(text, reason=Reason.SAVED_SAMPLER)
         async with self._beginning_again:
+            self._check_open()
             old = self._parts
             async with old.versions.changing_envs, old.versions.updating:
                 parts = PoolParts(self._backend, settings, old.journal, None)

@@ -166,8 +166,9 @@ class Worker:
         """Open the work on a population, given the parameters of its members, which have been checked.
 
         Raises:
-            DomainError: environments or the agent cannot be made.
+            DomainError: environments or the agent cannot be made, or the worker is closed.
         """
+        self._check_open()
         envs = self._envs[population.env_version].take_single_rows()
         with self._giving_back_on_error(population.env_version, envs):
             agent = self._agents.built_population(population, members, envs)
@@ -190,8 +191,7 @@ class Worker:
         Raises:
             DomainError: the work cannot be opened, or the worker is closed. Other errors are in the report.
         """
-        if self._is_closed:
-            raise WorkerLostError(f"worker {self._worker_index} is lost: it was closed", self._worker_index)
+        self._check_open()
         work: Any  # the kind of order determines R
         numbers: tuple[int, ...]
         match order:
@@ -258,6 +258,10 @@ class Worker:
         for work in self._works.values():
             work.envs.close()
         self.retain((), ())
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise WorkerLostError(f"worker {self._worker_index} is lost: it was closed", self._worker_index)
 
     def _episode_work(self, sequence: SequenceSpec) -> EpisodeWork | FragmentWork | PopulationWork:
         """Return the work on a sequence, opened if it is new; raises DomainError as `work`."""

@@ -310,7 +310,9 @@ class Call(ABC, Generic[_O, _R]):
                 self.turn.look()
             step_rate = self._parts.step_rate
             is_delayed = self.turn.is_paused or bool(step_rate and step_rate.is_exhausted)
-            is_due = (num_steps > reported_steps or is_delayed) and silent_seconds >= progress_seconds
+            # A worker with an order is at work, maybe in one long reset: it is lost if it takes longer than it may.
+            is_going_on = num_steps > reported_steps or is_delayed or any(self.in_flight)
+            is_due = is_going_on and silent_seconds >= progress_seconds
             waiting_for = self._missing_worker() if silent_seconds >= _SILENCE_FACTOR * progress_seconds else told
             if is_due or self._warning or waiting_for != told:
                 warning, self._warning = self._warning, ""

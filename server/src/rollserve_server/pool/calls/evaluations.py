@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import itertools
@@ -25,7 +24,7 @@ from rollserve_server.agents import (
     prepare_for_env,
 )
 from rollserve_server.errors import InvalidValueError, OverLimitError, listed, within
-from rollserve_server.futures import in_own_thread, in_request_thread
+from rollserve_server.futures import in_own_thread, in_request_thread, in_task, while_running
 from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.population import PopulationCall
 from rollserve_server.pool.plan.estimates import LengthEstimate
@@ -124,10 +123,11 @@ class Evaluations:
                         yield Progress(0)
             queued_seconds = time.monotonic() - arrived
             with child_span("preparation"):
-                preparing = self._start_preparing(request, stack)
-                while not (await asyncio.wait({preparing}, timeout=parts.settings.calls.progress_seconds))[0]:
+                stack.callback(parts.versions.evict)  # once nothing is being prepared any more
+                preparing = await stack.enter_async_context(in_task(self._prepare(request, stack)))
+                async for _ in while_running(preparing, parts.settings.calls.progress_seconds):
                     yield Progress(0)
-                prepared = await preparing
+                prepared = preparing.result()
             workforce = stack.enter_context(parts.workers.using_workforce())
             parts.selection.check_num_workers(prepared.policy_version, prepared.env_number, len(workforce))
             call: EpisodeCall | PopulationCall
@@ -153,20 +153,6 @@ class Evaluations:
         await parts.journal.write()
         agents = prepared.env.description.agents
         yield Evaluation(call.outcomes, call.account, call.reproducibility, prepared.num_members, agents)
-
-    def _start_preparing(
-        self, request: EvaluationRequest | PopulationRequest, stack: AsyncExitStack
-    ) -> asyncio.Task[_Prepared]:
-        """Start `_prepare`, which ends with the stack at the latest."""
-        stack.callback(self._parts.versions.evict)  # once nothing is being prepared any more
-        preparing = asyncio.create_task(self._prepare(request, stack))
-
-        async def give_up() -> None:
-            preparing.cancel()
-            await asyncio.gather(preparing, return_exceptions=True)
-
-        stack.push_async_callback(give_up)
-        return preparing
 
     async def _prepare(self, request: EvaluationRequest | PopulationRequest, stack: AsyncExitStack) -> _Prepared:
         """Choose versions, which the stack keeps, and have the workers make environments."""

@@ -24,6 +24,7 @@ from rollserve_server.errors import (
     OverLimitError,
     within,
 )
+from rollserve_server.futures import in_task, while_running
 from rollserve_server.pool.calls.episodes import EpisodeCall, Prefetch
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.plan.estimates import LengthEstimates
@@ -131,7 +132,10 @@ class Samplings:
             try:
                 updated = None
                 if request.agent_update is not None:
-                    updated = await self.update_first(request, request.agent_update)
+                    async with in_task(self.update_first(request, request.agent_update)) as updating:
+                        async for _ in while_running(updating, parts.settings.calls.progress_seconds):
+                            yield Progress(0)
+                    updated = updating.result()
                     request = _after_update(request, updated)
                     yield updated
                 call = await self.begin(request, stack)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import DomainError, InvalidValueError, OverLimitError
-from rollserve_server.futures import failure_of
+from rollserve_server.futures import failure_of, in_task, while_running
 from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.calls.samplings import StreamSequence, check_num_steps, check_num_workers
@@ -107,7 +107,10 @@ class Stream:
             with self._in_spec():
                 self._begin(stack)
             if self._request.agent_update is not None:
-                yield await self._update_agent(self._request.agent_update)
+                async with in_task(self._update_agent(self._request.agent_update)) as updating:
+                    async for _ in while_running(updating, self._parts.settings.calls.progress_seconds):
+                        yield Progress(0)
+                yield updating.result()
             with self._in_spec():
                 self._parts.selection.choose_policy(self._options)
             async with self._tasks(), contextlib.aclosing(self._sent()) as sent:

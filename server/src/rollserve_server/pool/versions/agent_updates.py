@@ -83,13 +83,23 @@ class AgentUpdates:
             check: raises an error for an agent that must not become current.
         """
         versions = self._versions
-        async with versions.updating:
+        field_of = functools.partial(element_field, per_worker=per_worker, field=field)
+
+        async def prepare() -> tuple[Sequence[AgentSpec], Sequence[str]]:
             self._check_expected(expected)
             versions.check_count(updates, per_worker=per_worker)
-            field_of = functools.partial(element_field, per_worker=per_worker, field=field)
             agents, fields = await self._prepared(updates, field_of)
             for agent in agents:
                 check(agent)
+            return agents, fields
+
+        # Before the update's turn: a trial of foreign code may take minutes, in which others can make updates.
+        basis, prepared = self._basis(updates), await prepare()
+        async with versions.updating:
+            if self._basis(updates) != basis:
+                prepared = await prepare()
+            self._check_expected(expected)
+            agents, fields = prepared
             number = versions.agents.number + 1
             spread, spread_fields = versions.spread(agents), versions.spread(fields)
             if len(agents) == 1 and content_bytes(agents[0]) >= SHARED_BYTES:
@@ -134,6 +144,12 @@ class AgentUpdates:
                 return None
             version.add_client(expected.client_id)
             return AgentUpdated(number, self._versions.envs.number)
+
+    def _basis(self, updates: Sequence[AgentUpdate | None]) -> tuple[int, ...]:
+        """Return what prepared agents depend on: environments, number of workers, and the agents that are held."""
+        versions = self._versions
+        is_partial = any(isinstance(update, _PARTIAL) for update in updates)
+        return versions.envs.number, len(versions.workers), versions.agents.number if is_partial else 0
 
     def _check_expected(self, expected: Expectation) -> None:
         check_expected_policy(self._versions, expected)
