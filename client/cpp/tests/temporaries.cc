@@ -1,12 +1,18 @@
-// A program that must not compile, except with ROLLSERVE_NAMED: elements of a temporary would be freed memory.
+// A program that compiles with ROLLSERVE_NAMED only, whichever expression of CMakeLists.txt ROLLSERVE_EXPRESSION is:
+// what a temporary gives out would refer to freed memory.
 
 #include <rollserve/rollserve.h>
 
-double first_of(rollserve::Sampler& sampler) {
 #ifdef ROLLSERVE_NAMED
-  const rollserve::EpisodeBatch batch = sampler.obtain_samples(1);
-  return batch.observations.values<float>()[0];
+#define OF(object) object
 #else
-  return sampler.obtain_samples(1).observations.values<float>()[0];
+template <class T>
+T temporary(T& object);
+#define OF(object) temporary(object)
 #endif
+
+void refer([[maybe_unused]] rollserve::Array& array, [[maybe_unused]] rollserve::Columns& columns,
+           [[maybe_unused]] rollserve::EpisodeBatch& batch, [[maybe_unused]] rollserve::Stream& stream,
+           [[maybe_unused]] rollserve::Stream::Iterator& position) {
+  static_cast<void>((ROLLSERVE_EXPRESSION));
 }
