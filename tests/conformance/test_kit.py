@@ -143,6 +143,16 @@ def test_request_that_says_something_else_fails(tmp_path: Path) -> None:
     assert "obtain_samples, request.step_count: expected 60, got 61" in result.stdout
 
 
+@pytest.mark.parametrize("case", ["plain-box", "tls-and-token"])
+def test_kit_reaches_its_servers_past_a_proxy_of_the_environment(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing listens there
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    result = run_kit("--case", case)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_feature_that_a_client_lacks_is_named(tmp_path: Path) -> None:
     answer = "{'case': json.loads(line)['case'], 'unsupported': 'no lz4'}"
     script = f"import json\nfor line in open(0): print(json.dumps({answer}))"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from raw_calls import soon
 from support import equal, server_environment
 
 import rollserve
@@ -152,6 +155,32 @@ def test_check_env_reports_an_error_in_one_line(arguments: tuple[str, ...], quot
     assert shown.returncode in (1, 2)
     last_line = shown.stderr.splitlines()[-1]
     assert all(quote in last_line for quote in quotes), last_line
+
+
+def test_check_env_leaves_no_process_when_it_is_killed() -> None:
+    command = [Path(sys.executable).with_name("rollserve-server"), "check-env", "CartPole-v1", "--episodes", "2"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=server_environment()) as parent:
+        found: list[psutil.Process] = []
+
+        def finds_child() -> bool:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(parent.pid).children():
+                    arguments = child.cmdline()
+                    is_launched = not any(each.endswith("launcher.py") for each in arguments)
+                    if is_launched and "rollserve_server.check_env.checking" in arguments:
+                        found.append(child)
+            return bool(found)
+
+        try:
+            assert soon(finds_child, 60)
+            found[0].suspend()  # it does not end by itself
+            parent.kill()
+            assert soon(lambda: not found[0].is_running() or found[0].status() == psutil.STATUS_ZOMBIE, 30)
+        finally:
+            parent.kill()
+            for child in found:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
 
 
 def test_broken_stream_is_not_resumed_when_episodes_are_unreproducible(sampler: rollserve.Sampler) -> None:

@@ -285,6 +285,25 @@ def test_check_of_health_waits_for_a_server_that_starts(status: ServingStatus, e
         server.stop(None)
 
 
+def test_check_of_health_passes_by_a_proxy_of_the_environment() -> None:
+    health = HealthServicer()
+    health.set("", ServingStatus.SERVING)
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_HealthServicer_to_server(health, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    command = [sys.executable, "-I", "deploy/health.py", "grpc", str(port)]
+    environment = {
+        name: value for name, value in os.environ.items() if name.lower() not in ("no_proxy", "no_grpc_proxy")
+    }
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), "http://127.0.0.1:9")  # nothing listens there
+    check = subprocess.run(
+        command, cwd=ROOT, env=environment | proxies, capture_output=True, text=True, timeout=60, check=False
+    )
+    server.stop(None)
+    assert check.returncode == 0, check.stderr
+
+
 @pytest.mark.parametrize("script", sorted((ROOT / "deploy").glob("*.sh")), ids=lambda path: path.name)
 def test_shell_scripts_parse(script: Path) -> None:
     subprocess.run(["sh", "-n", script], check=True)

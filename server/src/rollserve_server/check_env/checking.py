@@ -5,6 +5,7 @@ Where a worker would step rows together, each episode is a block of 8 rows.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rollserve_server.children import Lifeline, launching
 from rollserve_server.envs import Difference, ManyEnvs, RowEnvs, Trace, VectorEnvs, differences, make_rows
 from rollserve_server.settings import RowSettings
 from rollserve_wire.environments import EnvSpec, Reproducibility, env_spec_from_proto, env_spec_to_proto
@@ -136,10 +138,18 @@ def _run_on_one_env(spec: EnvSpec, seeds: Sequence[int], max_steps: int) -> list
 def _run_in_another_process(spec: EnvSpec, num_episodes: int, max_steps: int) -> list[Trace]:
     """Run `_run_on_fresh_envs` in a child process, with the seeds from 0."""
     request = json.dumps([env_spec_to_proto(spec).SerializeToString().hex(), num_episodes, max_steps])
-    command = [sys.executable, "-m", "rollserve_server.check_env.checking", request]
-    paths = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, HASH_SEED_NAME: HASH_SEED, "PYTHONPATH": paths}
-    answer = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True).stdout  # noqa: S603
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    with contextlib.closing(Lifeline()) as lifeline, lifeline.end() as end:
+        answer = subprocess.run(  # noqa: S603
+            launching(end, "-m", "rollserve_server.check_env.checking", request),
+            pass_fds=[end],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # the group that the lifeline ends; Ctrl-C ends it with this process
+            # With all variables: the other episodes ran in this process, and had them.
+            env={**os.environ, HASH_SEED_NAME: HASH_SEED, "PYTHONPATH": paths},
+            check=True,
+        ).stdout
     traces: list[Trace] = pickle.loads(answer)  # noqa: S301  # from our own child process
     return traces
 

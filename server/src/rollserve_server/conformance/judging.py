@@ -194,7 +194,10 @@ def _described(responses: list[bytes], operation: Mapping[str, Any]) -> dict[str
 
 
 def _channel(server: ConformanceServer) -> grpc.Channel:
-    options = [("grpc.max_receive_message_length", _REFERENCE_MESSAGE_BYTES)]
+    options = [
+        ("grpc.max_receive_message_length", _REFERENCE_MESSAGE_BYTES),
+        ("grpc.enable_http_proxy", 0),  # a proxy has another loopback address
+    ]
     target = server.connect["target"]
     if "ca" not in server.connect:
         return grpc.insecure_channel(target, options)
