@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -14,6 +18,8 @@ from raw_calls import SERVICE
 from support import server_environment
 
 import rollserve
+from rollserve_server.datasets.folder import HeldFiles
+from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway.requests.parsing import MAX_FIELDS, MAX_NAME_BYTES, MAX_TEXT_BYTES, max_elements
 from rollserve_server.local import LocalServer, local_server
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -25,8 +31,13 @@ _Path = tuple[FieldDescriptor, ...]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    folder = tmp_path_factory.mktemp("pauses")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server's folder for datasets."""
+    return tmp_path_factory.mktemp("pauses")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[LocalServer]:
     options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1", "--data-dir", str(folder))
     options += ("--allow-module", "sample_envs", "--allow-path", str(folder))
     with local_server(*options, log=folder / "log", environment=server_environment(), module="pausing_server") as made:
@@ -177,6 +188,42 @@ def test_loop_pauses_shortly_for_large_requests(
     pause, code = pause_of(server, method, request_)
     assert code is expected
     assert pause < MAX_PAUSE_SECONDS
+
+
+def test_folders_of_a_read_are_walked_in_another_process(server: LocalServer, folder: Path) -> None:
+    """A walk in a thread of the server would take its processor time, and the interpreter's lock, from all others."""
+    walked = folder / "walked"
+    (walked / "files").mkdir(parents=True)
+    for number in range(2000):
+        (walked / "files" / str(number)).touch()
+    for number in range(256):  # each is another path to the same files
+        (walked / f"link-{number}").symlink_to("files")
+    request = pb.ReadDatasetRequest()
+    for first in range(0, 256, 64):
+        request.sources.add().files.paths.extend(f"walked/link-{number}" for number in range(first, first + 64))
+    request.sources[-1].files.paths.append("walked/none")
+
+    began = time.process_time()
+    held = HeldFiles(str(folder))
+    for source in request.sources:
+        for path in source.files.paths:
+            with contextlib.suppress(NotFoundError):
+                held.check("path", str(folder / path), exists=True)
+    walk_seconds = time.process_time() - began
+
+    process, answers = psutil.Process(server.process.pid), 0
+    before = process.cpu_times()
+    with grpc.insecure_channel(server.address) as channel, rollserve.connect(server.address) as other:
+        call = channel.stream_stream(f"{SERVICE}/ReadDataset")(iter([request.SerializeToString()]), timeout=120)
+        while call.is_active():
+            other.status()
+            answers += 1
+            time.sleep(0.1)
+        assert call.code() is grpc.StatusCode.NOT_FOUND
+    after = process.cpu_times()
+    server_seconds = after.user + after.system - before.user - before.system  # without those of child processes
+    assert server_seconds < walk_seconds / 2
+    assert answers >= 5
 
 
 @pytest.mark.slow
