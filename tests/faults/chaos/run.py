@@ -34,6 +34,7 @@ _UPDATES = {
     "ok",
     "DEADLINE_EXCEEDED",
     "NO_AGENT",  # parameters were the first update that a new sampler got
+    "SAMPLER_RUN",  # a call that had brought an agent could not go on in a new sampler
     "SERVER_STOPPING",
     "UNAVAILABLE",
     "WORKER_HUNG",
