@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from many_agents import plain_env
+from many_agents import POLICIES, plain_env
+from support import raises
 
 import rollserve
 from rollserve import EnvSpec, Reproducibility, Wrapper
@@ -230,6 +231,16 @@ def test_cut_returns_what_waiting_agents_of_an_aec_environment_have_got(shares: 
         ("crowd", "parallel", "twice", "agents: expected each agent once, got "),
         ("crowd", "parallel", "no reward", "rewards: expected one for agent 'guard', got some for "),
         ("crowd", "parallel", "odd flag", "agent 'guard': terminated: expected a truth value, got 'False'"),
+        ("crowd", "parallel", "no infos", "step: infos: expected a mapping with a value for each agent, got None"),
+        ("crowd", "parallel", "list of rewards", "step: rewards: expected a mapping .*, got a list of "),
+        ("crowd", "parallel", "one flag for all", "terminations: expected a mapping .*, got a value of type bool"),
+        ("crowd", "parallel", "no termination", "terminations: expected one for agent 'guard', got some for "),
+        ("crowd", "parallel", "no truncations", r"truncations: expected one for agent '.*', got some for \[\]"),
+        ("crowd", "parallel", "info 0", r"agent 'guard': info: expected a mapping, got 0 \(int\)"),
+        ("crowd", "parallel", "info text", r"agent 'guard': info: expected a mapping, got '' \(str\)"),
+        ("crowd", "parallel", "info flag", r"agent 'guard': info: expected a mapping, got False \(bool\)"),
+        ("crowd", "parallel", "info list", r"agent 'guard': info: expected a mapping, got \[\] \(list\)"),
+        ("relay", "aec", "odd info", r"agent 'relay_.': info: expected a mapping, got 0 \(int\)"),
         ("relay", "aec", "odd reward", r"agent 'relay_.': reward: expected a number, got '1\.5' \(str\)"),
         ("relay", "aec", "out_of_turn", "agent_selection: expected one of agents, .* got 'nobody'"),
     ],
@@ -239,6 +250,39 @@ def test_rows_name_broken_rules(env_id: str, api: rollserve.MultiAgentApi, fault
     with pytest.raises(EnvFailedError, match=text):
         envs.trace(0, 8, np.inf)
     assert envs.reset(0, 1)  # in a new environment
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("only observations", "reset: expected an observation and infos, in a tuple, got a dict"),
+        ("observations in a list", "reset: observations: expected a mapping with a value for each .*, got a list of 3"),
+        ("list of infos at reset", "reset: infos: expected a mapping .*, got a list of 3"),
+    ],
+)
+def test_rows_name_what_resets_return(fault: str, text: str) -> None:
+    envs = ManyEnvs(EnvSpec("sample_envs:crowd", {"fault": fault}, multi_agent="parallel"), 1)
+    with pytest.raises(EnvFailedError, match=text):
+        envs.reset(0, 1)
+
+
+def test_agents_need_no_infos() -> None:
+    envs = ManyEnvs(EnvSpec("sample_envs:crowd", {"fault": "infos left out"}, multi_agent="parallel"), 1)
+    assert len(envs.trace(0, 8, np.inf).steps) > 3
+
+
+@pytest.mark.parametrize("fault", ["info 0", "no termination", "only observations"])
+def test_calls_name_the_agent_and_the_step(thread_sampler: rollserve.Sampler, fault: str) -> None:
+    texts = {
+        "info 0": "after 1 steps: .* returned from step: agent 'guard': info: expected a mapping, got 0",
+        "no termination": "after 1 steps: .* returned from step: terminations: expected one for agent 'guard', got ",
+        "only observations": "after 0 steps: .* returned from reset: expected an observation and infos, in a tuple",
+    }
+    thread_sampler.update_env(EnvSpec("sample_envs:crowd", {"fault": fault}, multi_agent="parallel"))
+    thread_sampler.update_agent(POLICIES["sample_envs:crowd"])
+    with raises(rollserve.ServerError, reason=rollserve.Reason.ENV_FAILED, match=f"^episode 0 .*{texts[fault]}"):
+        thread_sampler.obtain_samples(1, seed=3, timeout=60)
+    assert all(worker.healthy and not worker.num_restarts for worker in thread_sampler.status().workers)
 
 
 @pytest.mark.parametrize(

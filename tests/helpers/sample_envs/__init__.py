@@ -24,7 +24,7 @@ from sample_envs.failing import (
 )
 from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Ordered, OrderedByAddress, Unseeded
 from sample_envs.infos import VariedInfos
-from sample_envs.lengths import Ends, NoNumbers, OneEndless, OneOrThousand, Ragged
+from sample_envs.lengths import Ends, NoNumbers, OneEndless, OneOrThousand, Pairs, Ragged
 from sample_envs.masks import Masked, MaskedParts, MaskedPartsRows, MaskedRows
 from sample_envs.native import (
     CoinRows,
@@ -32,7 +32,9 @@ from sample_envs.native import (
     HangingRows,
     InfoRows,
     NoNumberRows,
+    OddInfoRows,
     OddRows,
+    PairRows,
     RaisingRows,
     ScreenRows,
     TalkingRows,
@@ -106,6 +108,7 @@ __all__ = [
     "NoNumbers",
     "NotAnEnvironment",
     "Odd",
+    "OddInfoRows",
     "OddInfos",
     "OddRows",
     "OddSpaces",
@@ -116,6 +119,8 @@ __all__ = [
     "Ordered",
     "OrderedByAddress",
     "OwnBounds",
+    "PairRows",
+    "Pairs",
     "PictureRows",
     "Pictures",
     "Ragged",
@@ -189,7 +194,9 @@ gymnasium.register("FrameStacks-v0", FrameStacks, vector_entry_point=FrameStackR
 gymnasium.register("ScreenRows-v0", vector_entry_point=ScreenRows)
 gymnasium.register("Infos-v0", vector_entry_point=InfoRows)
 gymnasium.register("HangingRows-v0", vector_entry_point=HangingRows)
+gymnasium.register("Pairs-v0", Pairs, vector_entry_point=PairRows)
 gymnasium.register("RaisingRows-v0", vector_entry_point=RaisingRows)
+gymnasium.register("OddInfoRows-v0", vector_entry_point=OddInfoRows)
 gymnasium.register("OddRows-v0", vector_entry_point=OddRows)
 gymnasium.register("WideRows-v0", vector_entry_point=WideRows)
 gymnasium.register("Pictures-v0", Pictures, vector_entry_point=PictureRows)

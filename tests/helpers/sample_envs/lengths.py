@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional, Tuple, Union  # noqa: UP035
 
 import gymnasium
 import numpy as np
@@ -31,6 +31,35 @@ class Ends(gymnasium.Env[np.ndarray, int]):
         over = self._step == self._length
         observation = np.array([action, self._step], np.float32)
         return observation, self._step, over and self._terminated, over and self._truncated, {}
+
+
+class Pairs(Ends):
+    """`Ends` whose arguments have to be the types that the annotations and defaults say, nested ones too."""
+
+    def __init__(
+        self,
+        pairs: tuple[tuple[int, int], ...] = (),
+        either: Optional[Union[int, Tuple[int, Tuple[int, int]]]] = None,  # noqa: UP006, UP007, UP045
+        rows: list[tuple[int, int]] | None = None,
+        named: dict[str, tuple[int, ...]] | None = None,
+        default=((0, 1), [2]),
+        plain=None,
+    ) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        check_pairs(pairs, either, rows, named, default, plain)
+
+
+def check_pairs(*arguments: Any) -> None:
+    """Raise TypeError unless arguments have the types of those of `Pairs`."""
+    pairs, either, rows, named, default, plain = arguments
+    if any(map(_has_list, (pairs, either, (named or {}).get("a"), *(rows or ()), default[0]))):
+        raise TypeError(f"lists among {arguments}")
+    if not isinstance(default, tuple) or not all(isinstance(each, list) for each in (rows or [], plain or [])):
+        raise TypeError(f"other types among {arguments}")
+
+
+def _has_list(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, tuple) and any(map(_has_list, value)))
 
 
 class OneEndless(Ends):

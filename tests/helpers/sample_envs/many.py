@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from charges import in_probe
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.wrappers import BaseWrapper
@@ -22,6 +24,28 @@ SPACES = {
 
 _FAILED: set[int] = set()
 """Seeds of episodes that have failed once."""
+
+
+RESET_FAULTS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
+    "only observations": lambda seen, infos: seen,
+    "observations in a list": lambda seen, infos: (list(seen.values()), infos),
+    "list of infos at reset": lambda seen, infos: (seen, list(infos.values())),
+}
+"""What a reset returns, by the fault."""
+
+STEP_FAULTS: dict[str, Callable[[list[Any]], None]] = {
+    "no infos": lambda result: result.__setitem__(4, None),
+    "list of rewards": lambda result: result.__setitem__(1, list(result[1].values())),
+    "one flag for all": lambda result: result.__setitem__(2, False),
+    "no termination": lambda result: result[2].pop("guard"),
+    "no truncations": lambda result: result[3].clear(),
+    "info 0": lambda result: result[4].update(guard=0),
+    "info text": lambda result: result[4].update(guard=""),
+    "info flag": lambda result: result[4].update(guard=False),
+    "info list": lambda result: result[4].update(guard=[]),
+    "infos left out": lambda result: result.__setitem__(4, {"guard": None, "common": 3}),
+}
+"""Changes of what the second step returns, by the fault; the last one is none to PettingZoo."""
 
 
 class Crowd(ParallelEnv[str, Any, Any]):
@@ -51,7 +75,10 @@ class Crowd(ParallelEnv[str, Any, Any]):
         self._state = 0.0
         self._absent: set[str] = set()
         self.agents = [agent for agent in reversed(SPACES) if agent != "late"]
-        return {agent: self._observe(agent) for agent in self.agents}, {agent: {"start": 1} for agent in self.agents}
+        seen, infos = {agent: self._observe(agent) for agent in self.agents}, {a: {"start": 1} for a in self.agents}
+        if self._fault in RESET_FAULTS and not in_probe():
+            return RESET_FAULTS[self._fault](seen, infos)
+        return seen, infos
 
     def step(self, actions: dict[str, Any]) -> Any:
         if list(actions) != self.agents:
@@ -88,7 +115,10 @@ class Crowd(ParallelEnv[str, Any, Any]):
                     terminated[agent], seen[agent], rewards[agent] = True, self._observe(agent), 0.5
         self._absent = (self._absent | absent) - set(self.agents)
         self._break(terminated, rewards)
-        return seen, rewards, terminated, truncated, infos
+        result = [seen, rewards, terminated, truncated, infos]
+        if self._fault in STEP_FAULTS and self._step == 2 and not in_probe():
+            STEP_FAULTS[self._fault](result)
+        return tuple(result)
 
     @property
     def state_space(self) -> Any:
@@ -191,6 +221,8 @@ class Relay(AECEnv[str, Any, Any]):
         self._select()
         if self._fault == "odd reward" and self._num_steps == 2:
             self._cumulative_rewards[self.agent_selection] = "1.5"  # type: ignore[assignment]
+        if self._fault == "odd info" and self._num_steps == 2:
+            self.infos[self.agent_selection] = 0  # type: ignore[assignment]
         if self._fault == "out_of_turn" and self._num_steps == 2:
             self.agent_selection = "nobody"
 

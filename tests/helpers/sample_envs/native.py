@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,7 @@ from charges import go_off, hang, in_probe
 from odd_errors import raise_odd
 
 from sample_envs.failing import is_among_first
+from sample_envs.lengths import check_pairs
 from sample_envs.slow import FIRST_LOOK_SEEDS
 
 
@@ -238,6 +240,23 @@ class RaisingRows(CoinRows):
         return super().step(actions)
 
 
+class PairRows(CoinRows):
+    """`CoinRows` with the arguments of `Pairs`."""
+
+    def __init__(
+        self,
+        num_envs: int,
+        pairs: tuple[tuple[int, int], ...] = (),
+        either: int | tuple[int, tuple[int, int]] | None = None,
+        rows: list[tuple[int, int]] | None = None,
+        named: dict[str, tuple[int, ...]] | None = None,
+        default: Any = ((0, 1), [2]),
+        plain: Any = None,
+    ) -> None:
+        super().__init__(num_envs)
+        check_pairs(pairs, either, rows, named, default, plain)
+
+
 class OddRows(CoinRows):
     """`CoinRows` that raise an odd error in their construction, or else as `Odd` does."""
 
@@ -260,3 +279,50 @@ class OddRows(CoinRows):
     def _raise(self, at: str) -> None:
         if self._at == at and (at == "construction" or not in_probe()):
             raise_odd(self._error)
+
+
+INFOS: dict[str, Any] = {
+    "number": {"count": 3, "nested": {"count": 0.5}},
+    "text": {"map": "wood"},
+    "nothing": {"nothing": None},
+    "int name": {7: np.arange(4), "8": {9: np.arange(4)}},
+    "few rows": {"few": np.arange(3), "fewer": [1]},
+    "no axes": {"scalar": np.array(3)},
+    "empty": {"empty": np.zeros((0, 4))},
+    "mask": {"masked": np.arange(4), "_masked": "yes", "all": np.arange(4), "_all": True},
+}
+"""Infos of 4 rows, of which some are no columns."""
+
+_FINALS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "old key": lambda final: {"final_observation": final},
+    "none": lambda final: {"final_obs": None},
+    "shape": lambda final: {"final_obs": {**final, "made": final["made"][:, :1]}},
+    "dtype": lambda final: {"final_obs": {**final, "length": final["length"] + 0.5}},
+    "leaf": lambda final: {"final_obs": {"made": final["made"]}},
+    "few rows": lambda final: {"final_obs": {name: column[:3] for name, column in final.items()}},
+    "list": lambda final: {"final_obs": [final]},
+    "mask": lambda final: {"final_obs": final, "_final_obs": np.zeros(4, np.bool_)},
+    "final infos": lambda final: {"final_obs": final, "final_info": np.zeros(4, object)},
+    "objects": lambda final: {
+        "final_obs": np.array([{name: final[name][row] for name in final} for row in range(4)], object)
+    },
+}
+"""Where the last observations of 4 rows are, by the fault; the last one is none."""
+
+
+class OddInfoRows(CoinRows):
+    """`CoinRows` with infos that are no columns, or with other last observations than gymnasium's convention has."""
+
+    def __init__(self, num_envs: int, infos: str = "", final: str = "", mode: str = "SameStep") -> None:
+        super().__init__(num_envs, 5, mode)
+        self._infos, self._fault = INFOS.get(infos, {}), final
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observations, infos = super().reset(seed=seed, options=options)
+        return observations, infos | self._infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        *rest, infos = super().step(actions)
+        if "final_obs" in infos and self._fault and not in_probe():
+            infos |= _FINALS[self._fault](infos.pop("final_obs"))
+        return *rest, infos | self._infos  # type: ignore[return-value]

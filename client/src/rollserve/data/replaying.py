@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 import importlib
-import inspect
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from google.protobuf import json_format
 
 from rollserve._formats.sources import EXTRA
 from rollserve_wire.environments import EnvSpec, Wrapper, env_spec_from_proto
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
+from rollserve_wire.python_arguments import python_arguments
 from rollserve_wire.replays import recorded_episode, replayed
 from rollserve_wire.representations import briefly
 from rollserve_wire.v1 import environment_pb2
@@ -74,7 +73,12 @@ def make_env(spec: EnvSpec, allowed_modules: Collection[str]) -> Any:
         load("ale_py", EXTRA)  # registers the games
     named = _member(spec.id)
     try:
-        env = named(**spec.kwargs) if named is not None else gymnasium.make(spec.id, **spec.kwargs)
+        if named is not None:
+            env = named(**python_arguments(named, spec.kwargs))
+        else:
+            registered = gymnasium.registry.get(spec.id.rpartition(":")[2])
+            known = (None, {}) if registered is None else (registered.entry_point, registered.kwargs)
+            env = gymnasium.make(spec.id, **python_arguments(known[0], spec.kwargs, known[1]))
         for wrapper in spec.wrappers:
             env = _wrapped(env, wrapper)
         if spec.task is not None:
@@ -145,16 +149,7 @@ def _own_wrapper(name: str) -> Any:
 
 
 def _wrapped(env: Any, wrapper: Wrapper) -> Any:
-    """Wrap an environment; arrays of JSON become what the wrapper's annotations ask for."""
     cls = (
         _member(wrapper.name) or _own_wrapper(wrapper.name) or getattr(load("gymnasium.wrappers", EXTRA), wrapper.name)
     )
-    parameters = inspect.signature(cls).parameters
-    kwargs = dict(wrapper.kwargs)
-    for name, value in kwargs.items():
-        annotation = str(parameters[name].annotation) if name in parameters else ""
-        if isinstance(value, list) and "tuple" in annotation:
-            kwargs[name] = tuple(value)
-        elif isinstance(value, list) and "ndarray" in annotation:
-            kwargs[name] = np.array(value)
-    return cls(env, **kwargs)
+    return cls(env, **python_arguments(cls, wrapper.kwargs))

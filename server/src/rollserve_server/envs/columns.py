@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "check_precision",
     "check_rewards",
     "leaves_of_batch",
+    "rows_of_batch",
     "store_observation",
     "unfit_rewards",
     "unfit_rows",
@@ -91,6 +93,42 @@ def leaves_of_batch(batch: Any, leaves: Sequence[Leaf], num_rows: int) -> list[n
         if not (type(part) is np.ndarray and part.dtype is leaf.dtype and part.shape == (num_rows, *leaf.shape)):
             part = _cast(part, leaf, (num_rows, *leaf.shape))
         columns.append(part)
+    return columns
+
+
+def rows_of_batch(batch: Any, leaves: Sequence[Leaf], rows: Sequence[int], num_rows: int) -> list[np.ndarray]:
+    """Return the columns (rows, *shape) of some rows of a vector environment's batch of M values.
+
+    Some environments return a list or an array of M values, others a column for each leaf.
+
+    Raises:
+        ReturnedError: the batch has no M values, or one of the rows does not fit; see `store_observation`.
+    """
+    if isinstance(batch, list) or (isinstance(batch, np.ndarray) and batch.dtype.hasobject):
+        return _rows_of_list(batch, leaves, rows, num_rows)
+    columns = []
+    for leaf in leaves:
+        part = _part(batch, leaf, (num_rows, *leaf.shape))
+        if isinstance(part, list) or (isinstance(part, np.ndarray) and part.dtype.hasobject):
+            columns += _rows_of_list(part, [dataclasses.replace(leaf, path=())], rows, num_rows)
+            continue
+        try:
+            values = np.asarray(part)
+        except ValueError:  # sequences of several lengths
+            raise _unfit(leaf, (num_rows, *leaf.shape), form_of(part)) from None
+        if values.shape[:1] != (num_rows,):
+            raise _unfit(leaf, (num_rows, *leaf.shape), form_of(part))
+        columns.append(_cast(values[list(rows)], leaf, (len(rows), *leaf.shape)))
+    return columns
+
+
+def _rows_of_list(values: Any, leaves: Sequence[Leaf], rows: Sequence[int], num_rows: int) -> list[np.ndarray]:
+    """Return columns as `rows_of_batch` does, of a list or an array of objects."""
+    if np.shape(values)[:1] != (num_rows,):
+        raise ReturnedError(mismatch(f"{num_rows} observations", form_of(values)))
+    columns = [np.empty((len(rows), *leaf.shape), leaf.dtype) for leaf in leaves]
+    for position, row in enumerate(rows):
+        store_observation(values[row], leaves, columns, position)
     return columns
 
 

@@ -6,23 +6,20 @@ import contextlib
 import copy
 import functools
 import importlib
-import inspect
 import os
-import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
-import numpy as np
-from gymnasium.envs.registration import load_env_creator
 
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.atari import hasten_resets
 from rollserve_server.envs.registry import find_env, find_wrapper
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show, within
 from rollserve_wire.environments import EnvSpec, Task, Wrapper
+from rollserve_wire.python_arguments import python_arguments
 from rollserve_wire.reasons import Reason
 
 __all__ = [
@@ -31,12 +28,9 @@ __all__ = [
     "drawing_hint",
     "find_method",
     "make_env",
-    "python_arguments",
     "refused_by",
     "set_task",
 ]
-
-_LISTS = frozenset({"list", "sequence"})
 
 _MUJOCO_GL = "MUJOCO_GL"
 """Variable that says by which library MuJoCo draws; the library is imported with MuJoCo."""
@@ -121,45 +115,6 @@ def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, 
     )
     _check_spaces(wrapper, wrapped)
     return wrapped
-
-
-def python_arguments(
-    make: Any, kwargs: Mapping[str, object], defaults: Mapping[str, object] | None = None
-) -> dict[str, Any]:
-    """Return the arguments with JSON arrays converted to what parameters ask for: tuples or arrays.
-
-    Args:
-        make: class or function that gets the arguments, or the entry point of a registered environment.
-        kwargs: the arguments, from JSON.
-        defaults: registered arguments of an environment.
-    """
-    arguments = dict(kwargs)
-    lists = {name: value for name, value in kwargs.items() if isinstance(value, list)}
-    if not lists:
-        return arguments
-    if isinstance(make, str):
-        make = load_env_creator(make)
-    parameters: Mapping[str, inspect.Parameter] = {}
-    with contextlib.suppress(TypeError, ValueError):  # of native code
-        parameters = inspect.signature(make).parameters
-    for name, value in lists.items():
-        parameter = parameters.get(name)
-        kinds = set() if parameter is None else _kinds_in(str(parameter.annotation))
-        default = (defaults or {}).get(name, None if parameter is None else parameter.default)
-        if isinstance(default, tuple) or ("tuple" in kinds and not kinds & _LISTS):
-            arguments[name] = tuple(value)
-        elif "ndarray" in kinds and not kinds & _LISTS:
-            arguments[name] = np.array(value)
-    return arguments
-
-
-def _kinds_in(annotation: str) -> set[str]:
-    """Return the names that an annotation has outside brackets, in lower case: of a union, those of its members."""
-    if union := re.fullmatch(r"(?:typing\.)?(?:Optional|Union)\[(.*)\]", annotation):
-        annotation = union[1]
-    while (outer := re.sub(r"\[[^][]*\]", "", annotation)) != annotation:
-        annotation = outer
-    return set(re.findall(r"\w+", annotation.lower()))
 
 
 def _check_spaces(spec: EnvSpec | Wrapper, env: gymnasium.Env[Any, Any]) -> None:

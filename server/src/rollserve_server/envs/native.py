@@ -17,6 +17,7 @@ from rollserve_server.envs.making import call_with_arguments, close_env
 from rollserve_server.envs.registry import find_env
 from rollserve_server.errors import InvalidValueError, shorten
 from rollserve_server.machine import num_cores
+from rollserve_wire.python_arguments import python_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,7 +79,11 @@ def make_native(
     check_native_arguments(spec)
     name = spec.id.rpartition(":")[2]
     variant = same_step_spec(name) if same_step else None
-    arguments = _limited_arguments(spec, gymnasium.spec(name).max_episode_steps, max_episode_length)
+    registered = gymnasium.spec(name)
+    arguments = call_with_arguments(
+        spec, lambda: python_arguments(registered.vector_entry_point, spec.kwargs, registered.kwargs)
+    )
+    arguments = _limited_arguments(arguments, registered.max_episode_steps, max_episode_length)
     # Bind the id here: as an argument of the request it could name a module that is not allowed.
     make = functools.partial(gymnasium.make_vec, variant or name, num_rows, "vector_entry_point")
     try:
@@ -152,12 +157,14 @@ def _made(spec: EnvSpec, make: Callable[[], Any]) -> VectorEnv[Any, Any, Any]:
     return env
 
 
-def _limited_arguments(spec: EnvSpec, registered_limit: int | None, max_episode_length: int | None) -> dict[str, Any]:
+def _limited_arguments(
+    kwargs: Mapping[str, Any], registered_limit: int | None, max_episode_length: int | None
+) -> dict[str, Any]:
     """Return the arguments, with the environment's step limit or the call's, whichever is lower.
 
-    Without a limit in the spec or the call, `max_episode_steps` is left out: gymnasium then applies the registered one.
+    Without a limit in either, `max_episode_steps` is left out: gymnasium then applies the registered one.
     """
-    arguments: dict[str, Any] = dict(spec.kwargs)
+    arguments = dict(kwargs)
     own_limit = arguments.pop("max_episode_steps", None)
     limit = own_limit or registered_limit
     if max_episode_length is not None:

@@ -21,6 +21,7 @@ from rollserve_server.envs.columns import (
     check_precision,
     check_rewards,
     leaves_of_batch,
+    rows_of_batch,
 )
 from rollserve_server.envs.determinism import (
     QUICK_STEPS,
@@ -32,13 +33,16 @@ from rollserve_server.envs.determinism import (
     trace_name,
 )
 from rollserve_server.envs.envpool import make_envpool
-from rollserve_server.envs.leaves import Leaf, leaves_of_space
+from rollserve_server.envs.info_columns import FINAL_INFO, FINAL_OBSERVATION, info_columns
+from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.envs.legal_actions import legal_columns, random_value
 from rollserve_server.envs.making import close_env
 from rollserve_server.envs.native import make_native
 from rollserve_server.envs.outcomes import (
+    ReturnedError,
     failure_text,
     flags_of,
+    form_of,
     parts_of_reset,
     parts_of_step,
     plain_infos,
@@ -47,6 +51,7 @@ from rollserve_server.envs.outcomes import (
 from rollserve_server.envs.transforms import Transforms
 from rollserve_server.errors import EnvFailedError
 from rollserve_wire.environments import EnvSpec, Reproducibility
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -55,9 +60,6 @@ if TYPE_CHECKING:
     from rollserve_server.envs.row_specs import WorkerSpecs
 
 __all__ = ["VectorEnvs"]
-
-_FINAL_OBSERVATIONS = {"final_obs", "_final_obs"}
-_NOT_INFOS = ("final_obs", "final_info")
 
 
 class VectorEnvs:
@@ -144,7 +146,10 @@ class VectorEnvs:
             self.close()
             raise
         self.same_step = self._env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-        self._final: Any = None
+        # The last observations of the episodes that ended with the last step, if rows have reset in it: a column for
+        # each leaf of the environment's own space, and the place of each row (M,) in them.
+        self._final: Sequence[np.ndarray] = ()
+        self._final_places = np.zeros(num_rows, np.int64)
         self._has_stepped = False
         self.observations: Sequence[np.ndarray] = [
             np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.observation_leaves
@@ -236,7 +241,7 @@ class VectorEnvs:
             options = copy.deepcopy(dict(self._spec.reset_options)) or None
             observations, infos = parts_of_reset(self._env.reset(seed=seed, options=options))
             self._store(observations)
-            infos = plain_infos(infos)
+            infos = info_columns(plain_infos(infos), self.num_rows)
         except BaseException as error:
             raise self._failure("reset", error) from error
         self.terminated[:] = self.truncated[:] = False
@@ -252,7 +257,8 @@ class VectorEnvs:
             actions: an array (M, *A) for each leaf of the action space; copied, because environments may keep it.
 
         Raises:
-            EnvFailedError: the environment raised an error, or its observations do not fit their space.
+            EnvFailedError: the environment raised an error, or its observations do not fit their space; or rows reset
+                in the step that ends an episode, and the episode's last observations are missing or do not fit.
         """
         if self.environment_action_leaves:
             actions = self.environment_actions = self._transforms.environment_actions(actions)
@@ -268,6 +274,9 @@ class VectorEnvs:
             self.terminated[...] = flags_of("terminated", terminated, self.num_rows)
             self.truncated[...] = flags_of("truncated", truncated, self.num_rows)
             infos = plain_infos(infos)
+            columns = info_columns(infos, self.num_rows)
+            if self.same_step and (over := self.terminated | self.truncated).any():
+                self._take_final(infos, columns, np.flatnonzero(over))
         except BaseException as error:
             raise self._failure("step", error) from error
         self._activity.end()
@@ -275,11 +284,10 @@ class VectorEnvs:
             self._transforms.write_rewards(self.raw_rewards, self.rewards)
         self._has_stepped = True
         if ended is None:
-            self._final = infos.get("final_obs")
             self.fresh = self.terminated | self.truncated
         else:
             self.fresh, self.stepped = ended, ~ended
-        return infos if self._callbacks is None else self._with_callbacks(self._callbacks, actions, infos)
+        return columns if self._callbacks is None else self._with_callbacks(self._callbacks, actions, infos, columns)
 
     def last_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
         """Return the observation after the last step of each of these rows, (rows, *O) for each leaf."""
@@ -300,9 +308,9 @@ class VectorEnvs:
         Args:
             infos: infos that `step` returned.
         """
-        if not _has_infos(infos):
+        if not infos:
             return
-        final = infos.get("final_info") if self.same_step else None
+        final = infos.get(FINAL_INFO)
         ended = self.terminated | self.truncated
         # Infos beside the final ones belong to the row's next episode.
         yield _without_final(infos), ~ended if final is not None else np.ones(self.num_rows, np.bool_)
@@ -316,11 +324,12 @@ class VectorEnvs:
             infos: infos that `step` returned.
             rows: indices of the rows.
         """
-        if _has_infos(infos):
-            final = infos.get("final_info", infos) if self.same_step else infos
+        if infos:
+            own = _without_final(infos)
+            final = infos.get(FINAL_INFO, own)
             # Infos beside the final ones belong to the row's next episode.
             ended = self.terminated | self.truncated
-            yield from ((row, _infos_of_row(final if ended[row] else infos, row)) for row in rows)
+            yield from ((row, _infos_of_row(final if ended[row] else own, row)) for row in rows)
 
     def shown_info(self, infos: Mapping[str, Any], path: Sequence[str]) -> tuple[Any, NDArray[np.bool_]]:
         """Return the column of an info about the present observations, and which rows (M,) have it; None without one.
@@ -330,7 +339,7 @@ class VectorEnvs:
             path: name of the info, with the names of the mappings around it in front.
         """
         rows = np.ones(self.num_rows, np.bool_)
-        if self.same_step and self._has_stepped and "final_info" not in infos:
+        if self.same_step and self._has_stepped and FINAL_INFO not in infos:
             rows = ~self.fresh  # whose infos belong to the step, not to the reset
         return _info_column(infos, path, rows)
 
@@ -353,8 +362,9 @@ class VectorEnvs:
             infos: infos that `begin` or `step` returned.
             rows: indices of the rows.
         """
-        has_any = infos and not (self.same_step and self._has_stepped and "final_info" not in infos)
-        return {row: _infos_of_row(infos, row) for row in rows} if has_any else {}
+        has_any = infos and not (self.same_step and self._has_stepped and FINAL_INFO not in infos)
+        own = _without_final(infos)
+        return {row: _infos_of_row(own, row) for row in rows} if has_any else {}
 
     def close(self) -> None:
         """Close the environment."""
@@ -370,9 +380,16 @@ class VectorEnvs:
                 raise self._failure("reset", error) from error
 
     def _with_callbacks(
-        self, callbacks: Callbacks, actions: Sequence[np.ndarray], infos: Mapping[str, Any]
+        self, callbacks: Callbacks, actions: Sequence[np.ndarray], infos: Mapping[Any, Any], columns: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the infos of a step with those that callbacks add; raise EnvFailedError if one raises an error."""
+        """Return the infos of a step with those that callbacks add; raise EnvFailedError if one raises an error.
+
+        Args:
+            callbacks: the callbacks.
+            actions: the actions, as the environment got them.
+            infos: the infos, as the environment returned them.
+            columns: the same as columns of all rows.
+        """
         rows = np.flatnonzero(self.stepped)
         try:
             added = callbacks.step(
@@ -387,19 +404,19 @@ class VectorEnvs:
                 self._env,
             )
             if added:
-                infos = self._with_infos(infos, added)
+                columns = self._with_infos(columns, added)
         except BaseException as error:
             raise self._failure("step", error) from error
         self._begin_callbacks()
-        return infos
+        return columns
 
     def _with_infos(self, infos: Mapping[str, Any], added: Sequence[AddedInfo]) -> Mapping[str, Any]:
-        final = infos.get("final_info") if self.same_step else None
+        final = infos.get(FINAL_INFO)
         if final is None:
             return with_added(infos, columns_of_infos(added, np.ones(self.num_rows, np.bool_)))
         # Infos beside the final ones belong to the row's next episode.
         ended = self.terminated | self.truncated
-        infos = {**infos, "final_info": with_added(final, columns_of_infos(added, ended))}
+        infos = {**infos, FINAL_INFO: with_added(final, columns_of_infos(added, ended))}
         return with_added(infos, columns_of_infos(added, ~ended))
 
     def _make(self) -> VectorEnv[Any, Any, Any]:
@@ -418,8 +435,42 @@ class VectorEnvs:
 
     def _final_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
         """Return the last observations of episodes that ended in these rows, (rows, *O) for each leaf."""
-        raw = [np.asarray(_final_of_leaf(self._final, leaf, rows), leaf.dtype) for leaf in self.raw_observation_leaves]
-        return list(self._transforms.seen_observations(raw))
+        places = self._final_places[rows]
+        return list(self._transforms.seen_observations([column[places] for column in self._final]))
+
+    def _take_final(self, infos: Mapping[Any, Any], columns: dict[str, Any], rows: NDArray[np.integer[Any]]) -> None:
+        """Take what an environment says of episodes that ended in rows which show their next ones already.
+
+        Args:
+            infos: infos of the step, as the environment returned them.
+            columns: the same as columns of all rows, which get the infos of the last steps.
+            rows: indices of the rows.
+
+        Raises:
+            ReturnedError: last observations are missing or do not fit their space, or the infos are no mapping.
+        """
+        final, mask = infos.get(FINAL_OBSERVATION), infos.get(f"_{FINAL_OBSERVATION}")
+        present = np.ones(self.num_rows, np.bool_)
+        if isinstance(mask, np.ndarray) and mask.shape == present.shape:
+            present[:] = mask.astype(np.bool_)
+        missing = rows if final is None else rows[~present[rows]]
+        if len(missing):
+            expected = f"the last observation of row {missing[0]}, whose episode has ended"
+            got = f"none in {form_of(infos)}" if final is None else f"a mask '_{FINAL_OBSERVATION}' without it"
+            raise ReturnedError(f"info {FINAL_OBSERVATION!r}: {mismatch(expected, got)}")
+        try:
+            self._final = rows_of_batch(final, self.raw_observation_leaves, rows.tolist(), self.num_rows)
+            if self.checks_observations:
+                check_observations(self.raw_observation_leaves, self._final, range(len(rows)))
+        except ReturnedError as error:
+            raise ReturnedError(f"info {FINAL_OBSERVATION!r}: {error}") from None
+        self._final_places[rows] = np.arange(len(rows))
+        final_infos = infos.get(FINAL_INFO)
+        if final_infos is None:
+            return
+        if not isinstance(final_infos, Mapping):
+            raise ReturnedError(f"info {FINAL_INFO!r}: {mismatch('a mapping of columns', form_of(final_infos))}")
+        columns[FINAL_INFO] = info_columns(final_infos, self.num_rows)
 
     def _by_name(self) -> dict[str, np.ndarray]:
         return {leaf.name: column for leaf, column in zip(self.observation_leaves, self.observations, strict=True)}
@@ -431,14 +482,9 @@ class VectorEnvs:
         return EnvFailedError(failure_text(self._spec.id, what, error), 0)
 
 
-def _has_infos(infos: Mapping[str, Any]) -> bool:
-    """Whether the infos of a step hold anything beside final observations."""
-    return bool(infos.keys() - _FINAL_OBSERVATIONS)
-
-
 def _without_final(infos: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the infos of a step without final observations and final infos."""
-    return {name: column for name, column in infos.items() if name.removeprefix("_") not in _NOT_INFOS}
+    """Return the infos of a step without those of the last steps of episodes."""
+    return {name: column for name, column in infos.items() if name != FINAL_INFO}
 
 
 def _infos_of_row(infos: Mapping[str, Any], row: int) -> Mapping[str, Any]:
@@ -448,7 +494,7 @@ def _infos_of_row(infos: Mapping[str, Any], row: int) -> Mapping[str, Any]:
     """
     row_infos: dict[str, Any] = {}
     for name, column in infos.items():
-        if name in _NOT_INFOS or name.startswith("_") or not _has_value(infos.get(f"_{name}"), row):
+        if name.startswith("_") or not _has_value(infos.get(f"_{name}"), row):
             continue
         row_infos[name] = _infos_of_row(column, row) if isinstance(column, Mapping) else column[row]
     return row_infos
@@ -469,23 +515,6 @@ def _info_column(infos: Mapping[str, Any], path: Sequence[str], rows: NDArray[An
         mask = column.get(f"_{name}")
         column, rows = column[name], rows if mask is None else rows & mask
     return column, rows
-
-
-def _final_of_leaf(final: Any, leaf: Leaf, rows: NDArray[Any]) -> Any:
-    """Return a leaf's values in the final observations of rows.
-
-    Some environments return an array of observations, others a column for each leaf.
-    """
-    if not leaf.path or isinstance(final, Mapping | tuple):
-        column = _part(final, leaf)
-        return list(column[rows]) if column.dtype.hasobject else column[rows]
-    return [_part(final[row], leaf) for row in rows]
-
-
-def _part(observation: Any, leaf: Leaf) -> Any:
-    for step in leaf.path:
-        observation = observation[step]
-    return observation
 
 
 def _has_value(mask: Any, row: int) -> bool:

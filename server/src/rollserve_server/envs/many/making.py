@@ -11,11 +11,12 @@ import gymnasium
 import numpy as np
 
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.making import call_with_arguments, close_env, python_arguments
+from rollserve_server.envs.making import call_with_arguments, close_env
 from rollserve_server.envs.many.envpool_players import EnvPoolPlayers
 from rollserve_server.envs.many.turns import AecTurns, ParallelTurns, TurnEnv
 from rollserve_server.envs.registry import forbidden_wrapper, imported_member, module_of, suggestion
 from rollserve_server.errors import InvalidValueError, NotFoundError, show, within
+from rollserve_wire.python_arguments import python_arguments
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:

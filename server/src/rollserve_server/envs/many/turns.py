@@ -6,7 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollserve_server.envs.outcomes import ReturnedError, copied, flag_of, parts_of_step, reward_of
+from rollserve_server.envs.outcomes import (
+    ReturnedError,
+    copied,
+    flag_of,
+    form_of,
+    parts_of_reset,
+    parts_of_step,
+    plain_infos,
+    reward_of,
+)
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
@@ -15,6 +24,10 @@ if TYPE_CHECKING:
     from pettingzoo import AECEnv, ParallelEnv
 
 __all__ = ["AecTurns", "AgentTurn", "ParallelTurns", "TurnEnv"]
+
+
+_STEP_PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
+"""Mappings that the step of a parallel environment returns."""
 
 
 class AgentTurn(NamedTuple):
@@ -142,7 +155,8 @@ class ParallelTurns(_PettingZooTurns):
     def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[AgentTurn]:
         """Begin an episode, and return the first turns."""
         self._absent = {}
-        observations, infos = self._env.reset(seed=seed, options=options)
+        parts = parts_of_reset(self._env.reset(seed=seed, options=options))
+        observations, infos = map(_by_agent, ("observations", "infos"), parts)
         self._check_agents()
         return [self._turn(agent, observations, 0.0, infos=infos) for agent in self._ordered(self._env.agents)]
 
@@ -150,11 +164,15 @@ class ParallelTurns(_PettingZooTurns):
         """Make a step with an action of each agent that acts, and return the next turns."""
         # In the order of `agents`, as in a plain loop: environments may heed it.
         names = {agent: actions[self._positions[agent]] for agent in self._env.agents}
-        observations, rewards, terminated, truncated, infos = parts_of_step(self._env.step(names))
+        parts = parts_of_step(self._env.step(names))
+        observations, rewards, terminated, truncated, infos = map(_by_agent, _STEP_PARTS, parts)
         present = set(self._env.agents)
         self._check_agents()
         turns = []
         for agent in self._ordered({*names, *self._absent, *present}):
+            if agent in names and (agent in present or agent in terminated or agent in truncated):
+                _check_entry("terminations", terminated, agent)
+                _check_entry("truncations", truncated, agent)
             try:
                 flags = tuple(
                     flag_of(name, values.get(agent, False))
@@ -163,8 +181,8 @@ class ParallelTurns(_PettingZooTurns):
                 reward = self._absent.pop(agent, 0.0) + reward_of(rewards.get(agent, 0.0))
             except ReturnedError as error:
                 raise ReturnedError(f"agent {agent!r}: {error}") from None
-            if agent not in rewards and agent in names and (any(flags) or agent in present):
-                raise ReturnedError(f"rewards: {mismatch(f'one for agent {agent!r}', f'some for {list(rewards)}')}")
+            if agent in names and (any(flags) or agent in present):
+                _check_entry("rewards", rewards, agent)
             if any(flags) and agent in present:
                 expected = f"an agent {agent!r} that is terminated or truncated to leave them"
                 raise ReturnedError(f"agents: {mismatch(expected, list(self._env.agents))}")
@@ -192,11 +210,8 @@ class ParallelTurns(_PettingZooTurns):
         *,
         infos: Mapping[Any, Any],
     ) -> AgentTurn:
-        if agent not in observations:
-            raise ReturnedError(
-                f"observations: {mismatch(f'one for agent {agent!r}', f'some for {list(observations)}')}"
-            )
-        info = infos.get(agent) or {}
+        _check_entry("observations", observations, agent)
+        info = _info(agent, infos.get(agent))
         return AgentTurn(self._positions[agent], observations[agent], reward, terminated, truncated, info)
 
 
@@ -245,7 +260,7 @@ class AecTurns(_PettingZooTurns):
             agent = env.agent_selection
             if agent not in env.agents:
                 raise ReturnedError(f"agent_selection: {mismatch(f'one of agents, {list(env.agents)}', repr(agent))}")
-            turn = self._turn(agent, *env.last())
+            turn = self._turn(agent, *parts_of_step(env.last()))
             if not turn.ended:
                 turns.append(turn)
                 break
@@ -257,16 +272,35 @@ class AecTurns(_PettingZooTurns):
             self._check_agents()
         return turns
 
-    def _turn(
-        self, agent: Any, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Mapping[Any, Any] | None
-    ) -> AgentTurn:
+    def _turn(self, agent: Any, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> AgentTurn:
         """Return a turn of an agent, which has its rewards before a cut already."""
         try:
             left = reward_of(reward) - self._paid.pop(agent, 0.0)
             ends = flag_of("terminated", terminated), flag_of("truncated", truncated)
         except ReturnedError as error:
             raise ReturnedError(f"agent {agent!r}: {error}") from None
-        return AgentTurn(self._positions[agent], observation, left, *ends, info or {})
+        return AgentTurn(self._positions[agent], observation, left, *ends, _info(agent, info))
+
+
+def _by_agent(name: str, values: Any) -> Mapping[Any, Any]:
+    """Return what a parallel environment returned for its agents; raise ReturnedError unless it is a mapping."""
+    if isinstance(values, Mapping):
+        return values
+    raise ReturnedError(f"{name}: {mismatch('a mapping with a value for each agent', form_of(values))}")
+
+
+def _check_entry(name: str, values: Mapping[Any, Any], agent: Any) -> None:
+    """Raise ReturnedError if a parallel environment has returned no value for an agent."""
+    if agent not in values:
+        raise ReturnedError(f"{name}: {mismatch(f'one for agent {agent!r}', f'some for {list(values)}')}")
+
+
+def _info(agent: Any, info: Any) -> Mapping[Any, Any]:
+    """Return an agent's infos, which may be None; raise ReturnedError for what are none."""
+    try:
+        return info if isinstance(info, Mapping) else plain_infos(info)
+    except ReturnedError as error:
+        raise ReturnedError(f"agent {agent!r}: {error}") from None
 
 
 def _kept(turn: AgentTurn) -> AgentTurn:

@@ -39,7 +39,8 @@ class VectorCollector(Collector):
         self._noise = BlockNoise(envs.num_rows, agent)
         # For each block that waits: its lowest requested episode, its first episode, and all requested episodes.
         self._queue: list[tuple[int, int, set[int]]] = []
-        self._block_start = self._env_seed = 0
+        # Of the running block: its first episode, the seed of its reset, and the steps since then.
+        self._block_start = self._env_seed = self._block_steps = 0
         self._unfinished: set[int] = set()
         # For each row: the episode that it runs, and whether the episode is recorded.
         self._indices = np.zeros(envs.num_rows, np.int64)
@@ -74,6 +75,7 @@ class VectorCollector(Collector):
             self._set_aside()
         _, self._block_start, self._unfinished = heapq.heappop(self._queue)
         self._env_seed = self._noise.begin(self._root_seed, self._block_start)
+        self._block_steps = 0
         self._indices = self._block_start + np.arange(self._envs.num_rows)
         try:
             infos = self._envs.begin(self._env_seed)
@@ -93,6 +95,7 @@ class VectorCollector(Collector):
         except EnvFailedError as error:
             self._retry(error)
             return []
+        self._block_steps += 1
         self._rows.record(infos)
         for row, info in envs.step_infos(infos, self._recording_rows()):
             recorder.write_infos(row, info)
@@ -175,4 +178,6 @@ class VectorCollector(Collector):
         if isinstance(error, AgentFailedError):  # an agent fails in a single row
             num_steps = self.recorder.length(error.row)
             where = f"{where}, episode {self._indices[error.row]}, after {num_steps} steps"
+        else:
+            where = f"{where}, after {self._block_steps} steps"
         return type(error)(f"{where}: {error.message}", error.row, index)
