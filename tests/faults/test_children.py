@@ -165,14 +165,13 @@ async def test_cancelled_updates_hold_nobody_up(server: LocalServer) -> None:
 @pytest.mark.parametrize("rpc", ["UpdateAgent", "ObtainSamples"])
 async def test_agent_on_trial_holds_no_update_up(server: LocalServer, rpc: str) -> None:
     async with rollserve.aconnect(server.address) as sampler, rollserve.aconnect(server.address) as other:
-        on_trial: list[asyncio.Future[object]] = []
-        known: set[int] = set()
-        for _ in range(1 if rpc == "UpdateAgent" else 2):
-            update = other.update_agent if rpc == "UpdateAgent" else functools.partial(other.obtain_samples, 1)
-            on_trial.append(asyncio.ensure_future(update(agent=endless_model())))
-            known |= await new_children(server.process.pid, "sandbox", known, on_trial[-1])
+        update = other.update_agent if rpc == "UpdateAgent" else functools.partial(other.obtain_samples, 1)
+        num_updates = 1 if rpc == "UpdateAgent" else 3
+        on_trial = [asyncio.ensure_future(update(agent=endless_model())) for _ in range(num_updates)]
+        known = await new_children(server.process.pid, "sandbox", set(), on_trial[0])
         await sampler.update_agent(rollserve.ConstantAgent(0), timeout=30)
         assert not any(each.done() for each in on_trial)
+        assert children(server.process.pid, "sandbox") == known  # a client has one trial at a time
         for each in on_trial:
             each.cancel()
         await asyncio.gather(*on_trial, return_exceptions=True)

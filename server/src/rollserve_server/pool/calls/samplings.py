@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gymnasium import spaces
 
 from rollserve_server.admission import Admission, Receiver
-from rollserve_server.agents import PolicySet, check_delivered, check_exploration, check_value, spaces_of_policies
+from rollserve_server.agents import (
+    OnnxModel,
+    PolicySet,
+    PythonSource,
+    check_delivered,
+    check_exploration,
+    check_value,
+    spaces_of_policies,
+)
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import (
     DomainError,
@@ -29,7 +37,7 @@ from rollserve_server.pool.calls.episodes import EpisodeCall, Prefetch
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.plan.estimates import LengthEstimates
 from rollserve_server.pool.plan.ledger import PerWorker
-from rollserve_server.pool.requests import AtLeast, Exactly, Fragments, RowFragments
+from rollserve_server.pool.requests import AgentChange, AtLeast, Exactly, Fragments, PolicyUpdates, RowFragments
 from rollserve_server.pool.results import Progress
 from rollserve_server.pool.sequences.sequences import OwnSequence
 from rollserve_server.pool.state.checkpoints import Checkpoint
@@ -89,6 +97,10 @@ class Samplings:
             max_waiting=calls.max_waiting_calls,
             turn_steps=calls.turn_steps,
         )
+        # Each takes a process for up to minutes: one of a client, and two in all.
+        self._trials = Admission(
+            2, calls.progress_seconds, max_stalled=0, max_waiting=calls.max_waiting_calls, max_of_client=1
+        )
         self._prefetch: Prefetch | None = None
         self.estimates = LengthEstimates()
         self.agent_changed = asyncio.Event()
@@ -132,7 +144,8 @@ class Samplings:
             try:
                 updated = None
                 if request.agent_update is not None:
-                    async with in_task(self.update_first(request, request.agent_update)) as updating:
+                    updating_first = self.update_first(request, request.agent_update, receiver)
+                    async with in_task(updating_first) as updating:
                         async for _ in while_running(updating, parts.settings.calls.progress_seconds):
                             yield Progress(0)
                     updated = updating.result()
@@ -161,8 +174,11 @@ class Samplings:
         description = self._parts.versions.env_in_use(env_version).description
         return description.observation_space, description.action_space
 
-    async def update_first(self, request: SampleRequest, update: AgentUpdate) -> AgentUpdated:
-        """Make the call's update of the agent, after the checks of the request that no agent is needed for."""
+    async def update_first(self, request: SampleRequest, update: AgentUpdate, receiver: Receiver) -> AgentUpdated:
+        """Make the call's update of the agent, after the checks of the request that no agent is needed for.
+
+        An agent with code of others waits until it may be tried beside those of other calls.
+        """
         parts, options = self._parts, request.options
         parts.check_run(options.run)
         with within("options"):
@@ -175,9 +191,12 @@ class Samplings:
             _check_fragments(request.target, options, num_rows, parts.max_episode_length(options))
 
         check = functools.partial(_checked, request, env.description)
-        return await self.update_agent(
-            [update], options.expected, per_worker=False, field="options.agent_update", check=check
-        )
+        async with contextlib.AsyncExitStack() as trial:
+            if _has_trial(update):
+                await self._trials.admit(trial, receiver)
+            return await self.update_agent(
+                [update], options.expected, per_worker=False, field="options.agent_update", check=check
+            )
 
     async def acting_version(self, options: SamplingOptions, num_workers: int | None) -> int:
         """Return the version that acts in calls with these options and number of workers; raises as `begin`."""
@@ -364,6 +383,12 @@ class Samplings:
             with self._parts.sequences.own() as own:
                 self._prefetch = self._episode_call(request, own, *current, Prefetch)
             self._prefetch.start()
+
+
+def _has_trial(update: AgentUpdate) -> bool:
+    """Whether an update brings code of others, which is tried in a sandbox."""
+    updates = update.policies.values() if isinstance(update, PolicyUpdates) else (update,)
+    return any(isinstance(each, OnnxModel | PythonSource | AgentChange) for each in updates)
 
 
 def _after_update(request: SampleRequest, updated: AgentUpdated) -> SampleRequest:

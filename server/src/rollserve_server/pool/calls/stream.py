@@ -122,7 +122,7 @@ class Stream:
 
     async def _update_agent(self, update: AgentUpdate) -> AgentUpdated:
         with self._in_spec():
-            updated = await self._samplings.update_first(self._round_request(), update)
+            updated = await self._samplings.update_first(self._round_request(), update, self._receiver)
         self._options = dataclasses.replace(self._options, expected=self._lasting_expectation())
         return updated
 
