@@ -177,7 +177,7 @@ class Samplings:
     async def update_first(self, request: SampleRequest, update: AgentUpdate, receiver: Receiver) -> AgentUpdated:
         """Make the call's update of the agent, after the checks of the request that no agent is needed for.
 
-        An agent with code of others waits until it may be tried beside those of other calls.
+        An agent with foreign code waits for its trial: a client has one at a time.
         """
         parts, options = self._parts, request.options
         parts.check_run(options.run)
@@ -386,7 +386,7 @@ class Samplings:
 
 
 def _has_trial(update: AgentUpdate) -> bool:
-    """Whether an update brings code of others, which is tried in a sandbox."""
+    """Whether an update brings foreign code, which is tried in a sandbox."""
     updates = update.policies.values() if isinstance(update, PolicyUpdates) else (update,)
     return any(isinstance(each, OnnxModel | PythonSource | AgentChange) for each in updates)
 

@@ -86,20 +86,19 @@ class AgentUpdates:
         field_of = functools.partial(element_field, per_worker=per_worker, field=field)
 
         async def prepare() -> tuple[Sequence[AgentSpec], Sequence[str]]:
-            self._check_expected(expected)
             versions.check_count(updates, per_worker=per_worker)
             agents, fields = await self._prepared(updates, field_of)
             for agent in agents:
                 check(agent)
             return agents, fields
 
+        self._check_expected(expected)
         # Before the update's turn: a trial of foreign code may take minutes, in which others can make updates.
-        basis, prepared = self._basis(updates), await prepare()
+        basis, (agents, fields) = self._basis(updates), await prepare()
         async with versions.updating:
-            if self._basis(updates) != basis:
-                prepared = await prepare()
             self._check_expected(expected)
-            agents, fields = prepared
+            if self._basis(updates) != basis:
+                agents, fields = await prepare()
             number = versions.agents.number + 1
             spread, spread_fields = versions.spread(agents), versions.spread(fields)
             if len(agents) == 1 and content_bytes(agents[0]) >= SHARED_BYTES:
