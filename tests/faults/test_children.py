@@ -168,10 +168,9 @@ async def test_agent_on_trial_holds_no_update_up(server: LocalServer, rpc: str) 
         update = other.update_agent if rpc == "UpdateAgent" else functools.partial(other.obtain_samples, 1)
         num_updates = 1 if rpc == "UpdateAgent" else 3
         on_trial = [asyncio.ensure_future(update(agent=endless_model())) for _ in range(num_updates)]
-        known = await new_children(server.process.pid, "sandbox", set(), on_trial[0])
+        await new_children(server.process.pid, "sandbox", set(), on_trial[0])
         await sampler.update_agent(rollserve.ConstantAgent(0), timeout=30)
         assert not any(each.done() for each in on_trial)
-        assert children(server.process.pid, "sandbox") == known  # a client has one trial at a time
         for each in on_trial:
             each.cancel()
         await asyncio.gather(*on_trial, return_exceptions=True)

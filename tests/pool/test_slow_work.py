@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import dataclasses
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from onnx_models import HEAD
 from pools import cartpole_agent, pool_of, sample, sample_request
 from support import raises
 
 import rollserve
-from rollserve_server.agents import RandomSpec
+from rollserve_server.agents import OnnxModel, RandomSpec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool import AtLeast, Delivery, InProcessBackend, Progress
 from rollserve_server.pool.versions import agent_updates
@@ -42,6 +44,35 @@ async def test_agent_is_tried_again_if_the_environment_has_changed_meanwhile(tri
         with raises(InvalidValueError, field="all_workers.agent.mlp.layer_sizes[0]"):
             await updating
         assert pool.status().policy_version == 0
+
+
+async def test_calls_of_a_client_have_one_agent_on_trial(
+    trial: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, prepare = [], agent_updates.prepare_for_env
+
+    def prepare_noted(agent: Any, *arguments: Any) -> Any:
+        tried.append(agent.data)
+        return prepare(agent, *arguments)
+
+    monkeypatch.setattr(agent_updates, "prepare_for_env", prepare_noted)
+    async with pool_of(InProcessBackend()) as pool:
+        calls = []
+        for peer in ("greedy", "greedy", "greedy", "other"):
+            model = OnnxModel(peer.encode(), {}, {}, HEAD, ())
+            request = dataclasses.replace(sample_request(AtLeast(1)), agent_update=model)
+            calls.append(asyncio.create_task(anext(pool.sample(request, client(peer)))))
+            await asyncio.sleep(0.1)
+        assert tried == [b"greedy", b"other"]
+        trial.set()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(outcome, InvalidValueError) for outcome in outcomes)  # they are no models
+        assert tried == [b"greedy", b"other", b"greedy", b"greedy"]
+
+
+def client(peer: str) -> Any:
+    """Return a receiver that reads everything at once, whom calls are charged to."""
+    return SimpleNamespace(peer=peer, charged_to=(peer,), stalled_since=None, end=lambda _: None)
 
 
 async def test_call_tells_that_its_agent_is_on_trial(trial: threading.Event) -> None:
