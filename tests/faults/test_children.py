@@ -150,6 +150,14 @@ async def test_children_end_with_their_calls(server: LocalServer) -> None:
     assert soon(lambda: found.isdisjoint(processes()), 30)
 
 
+async def test_children_take_no_more_of_the_processors_than_a_worker(server: LocalServer) -> None:
+    async with stuck(server) as found:
+        for child in found:
+            assert os.getsid(child) == os.getsid(server.process.pid)  # sessions may share the processors equally
+            assert os.getpgid(child) == child
+            assert os.getpriority(os.PRIO_PROCESS, child) >= 15
+
+
 async def test_cancelled_updates_hold_nobody_up(server: LocalServer) -> None:
     async with rollserve.aconnect(server.address) as sampler, contextlib.AsyncExitStack() as stack:
         others = [await stack.enter_async_context(rollserve.aconnect(server.address)) for _ in range(8)]
@@ -210,7 +218,7 @@ from rollserve_server.children import Lifeline, launching
 lifeline = Lifeline()
 with lifeline.end() as end:
     command = launching(end, "-c", "import time; time.sleep(600)")
-    child = subprocess.Popen(command, pass_fds=[end], start_new_session=True)
+    child = subprocess.Popen(command, pass_fds=[end], process_group=0)
 fork = os.fork()
 if not fork:
     time.sleep(600)
@@ -227,6 +235,26 @@ time.sleep(600)
             assert is_running(fork)
         finally:
             os.kill(fork, signal.SIGKILL)
+
+
+def test_child_has_no_terminal() -> None:
+    program = """
+import fcntl, subprocess, termios
+from rollserve_server.children import Lifeline, launching
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+with open("/dev/tty"):
+    print("the parent has one", flush=True)
+lifeline = Lifeline()
+with lifeline.end() as end:
+    subprocess.run(launching(end, "-c", "open('/dev/tty')"), pass_fds=[end], process_group=0)
+"""
+    ends = os.openpty()
+    command = [sys.executable, "-c", program]
+    parent = subprocess.run(command, stdin=ends[1], capture_output=True, start_new_session=True, text=True, check=False)
+    for end in ends:
+        os.close(end)
+    assert parent.stdout == "the parent has one\n"
+    assert "No such device or address: '/dev/tty'" in parent.stderr
 
 
 def is_running(pid: int) -> bool:

@@ -186,6 +186,7 @@ def _disturb(options: Options, service: Service, log: EventLog) -> tuple[Fleet, 
                     service,
                     options.folder,
                     seed=options.seed,
+                    num_workers=options.num_workers,
                     num_pairs=options.num_share_pairs,
                     seconds=options.share_seconds,
                 )

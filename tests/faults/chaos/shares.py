@@ -41,17 +41,24 @@ class Shares:
     Attributes:
         alone: steps per second of each client without the tenant, the median of all windows.
         beside: the same, with the tenant.
+        num_workers: number of workers of their sampler.
         wrong: a sentence for each problem.
     """
 
     alone: Sequence[float]
     beside: Sequence[float]
+    num_workers: int
     wrong: Sequence[str]
 
     @property
     def fair(self) -> float:
-        """Part of its throughput that each client keeps when one more principal takes an equal share."""
-        return len(self.alone) / (len(self.alone) + 1)
+        """Part of its throughput that each client keeps when one more principal takes an equal share.
+
+        The tenant's own worker takes a share, too: of the processors, where they are fewer than all workers.
+        """
+        num_cores = len(os.sched_getaffinity(0))
+        alone, beside = (min(1, num_cores / number) for number in (self.num_workers, self.num_workers + 1))
+        return len(self.alone) / (len(self.alone) + 1) * beside / alone
 
     @property
     def bound(self) -> float:
@@ -71,13 +78,16 @@ class Shares:
                 yield f"steady client {number} keeps {kept:.2f} of its throughput, expected {self.bound:.2f}"
 
 
-def measure_shares(service: Service, folder: Path, *, seed: int, num_pairs: int, seconds: float) -> Shares:
+def measure_shares(
+    service: Service, folder: Path, *, seed: int, num_workers: int, num_pairs: int, seconds: float
+) -> Shares:
     """Measure the throughput of steady clients in windows that alternate between quiet and hostile.
 
     Args:
         service: server whose sampler has an agent.
         folder: folder for logs.
         seed: seed of the tenant.
+        num_workers: number of workers of the sampler.
         num_pairs: number of pairs of windows.
         seconds: duration of a window.
     """
@@ -101,7 +111,7 @@ def measure_shares(service: Service, folder: Path, *, seed: int, num_pairs: int,
         wrong = [f"{log}: another result" for log in clients if any(_is_wrong(log))]
     wrong += [f"{path.stem}: {text}" for path in tenants for text in answers_of([path])[1]]
     alone, beside = ([statistics.median(each) for each in zip(*windows[which], strict=True)] for which in (False, True))
-    return Shares(alone, beside, wrong)
+    return Shares(alone, beside, num_workers, wrong)
 
 
 def answers_of(logs: Sequence[Path]) -> tuple[dict[str, Counter[str]], list[str]]:

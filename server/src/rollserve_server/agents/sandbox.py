@@ -107,7 +107,7 @@ def _run(
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=printed,
-                start_new_session=True,
+                process_group=0,
                 env=variables_for_code() if runs_code else variables_for_models(),
             )
 

@@ -145,7 +145,7 @@ def _run_in_another_process(spec: EnvSpec, num_episodes: int, max_steps: int) ->
             pass_fds=[end],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # the group that the lifeline ends; Ctrl-C ends it with this process
+            process_group=0,  # the group that the lifeline ends; Ctrl-C ends it with this process
             # With all variables: the other episodes ran in this process, and had them.
             env={**os.environ, HASH_SEED_NAME: HASH_SEED, "PYTHONPATH": paths},
             check=True,

@@ -1,6 +1,8 @@
 """A launcher of Python: `launcher.py DESCRIPTOR free|confined ARGUMENT…` replaces itself by `python -P ARGUMENT…`.
 
-The descriptor is the end of a `Lifeline`.
+The descriptor is the end of a `Lifeline`. The program leads a group of processes, has no terminal, and yields to others
+as Ray's workers do. The group is in its parent's session, not in one of its own: on Linux, sessions may share the
+processors equally, whatever they run (`sched_autogroup`), and one trial would take as much as all workers.
 
 A confined program has no network and cannot write files, as far as the kernel allows that; where it does not, the
 program runs all the same. Devices can be written, because some execution providers need them.
@@ -18,6 +20,9 @@ import select
 import signal
 import struct
 import sys
+import termios
+
+_NICENESS = 15  # `RAY_worker_niceness`, unless it is set
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _PR_SET_NO_NEW_PRIVS = 38
@@ -40,6 +45,17 @@ def live_by(end: int) -> None:
     look.register(end, 0)
     if look.poll(0):  # nobody held it any more before the kernel was told
         os._exit(1)
+
+
+def leave_terminal() -> None:
+    """Give up the terminal of the session, if there is one: whoever has it can type into it."""
+    with contextlib.suppress(OSError), open("/dev/tty", "rb") as terminal:
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+
+
+def yield_to_others() -> None:
+    """Take no higher priority than Ray's workers have."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), _NICENESS))
 
 
 def leave_network() -> None:
@@ -67,6 +83,8 @@ def forbid_writing() -> None:
 if __name__ == "__main__":
     descriptor, mode, *arguments = sys.argv[1:]
     live_by(int(descriptor))
+    leave_terminal()
+    yield_to_others()
     if mode == "confined":
         leave_network()
         forbid_writing()

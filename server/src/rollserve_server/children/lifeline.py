@@ -25,7 +25,7 @@ class Lifeline:
 
     That holds whatever the group does, whatever this process dies of, and whichever thread has started the group. Linux
     knows a signal for the end of a parent, too (`PR_SET_PDEATHSIG`), but sends it to one process, and when the thread
-    ends that started it. The group is the session that a child begins.
+    ends that started it. The group is the one that the child leads.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def launching(end: int, *arguments: str, confined: bool = False) -> Sequence[str
     """Return a command that runs `python -P` with arguments in a group that lives by a pipe.
 
     Args:
-        end: the descriptor for the child; the command has to get it, and to begin a session.
+        end: the descriptor for the child; the command has to get it, and to lead a group of processes.
         arguments: arguments of Python. Without -P, modules beside a program would shadow installed ones.
         confined: whether the program has no network and cannot write files, as far as the kernel allows that.
     """

@@ -64,7 +64,7 @@ class _Child:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     limit=_MAX_LINE_BYTES,
-                    start_new_session=True,  # Ctrl-C is for the server, which ends its processes in order
+                    process_group=0,  # Ctrl-C is for the server, which ends its processes in order
                 )
         except BaseException:
             lifeline.close()

@@ -30,7 +30,7 @@ __all__ = ["serve"]
 _IDLE_SECONDS = 20.0  # the process takes about 60 MB
 
 _running: set[int] = set()
-"""Running processes of probes; each leads a session."""
+"""Running processes of probes; each leads a group."""
 
 
 class _ReportedActivity(Activity):
@@ -81,7 +81,7 @@ def _run(descriptor: int, end: int) -> None:
     """Run a job in a forked process, which ends here. What it returns, or yields, is sent, then `Phase.IDLE`."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-    os.setsid()
+    os.setpgid(0, 0)
     live_by(end)
     nothing = os.open(os.devnull, os.O_RDWR)
     for output in (1, 2):  # the worker's own environments print the same

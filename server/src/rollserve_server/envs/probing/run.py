@@ -42,7 +42,7 @@ _ANY, ENVPOOL = b".", b"e"
 """Kinds of environments to try. EnvPool takes seconds to import, so the child imports it once for all probes."""
 
 _MODULE = "rollserve_server.envs.probing.child"
-_START_SECONDS = 60.0
+_START_SECONDS = 300.0  # it imports gymnasium, on a machine that may be busy
 _LOOK_SECONDS = 0.5
 _PART_BYTES = 1 << 20
 
@@ -113,7 +113,7 @@ def _messages(
     """Run a job in a child process; yield what it returns or yields, or raise its error. The process is killed then."""
     uses_envpool = isinstance(specs, EnvSpec) and specs.vectorization == "envpool"
     with contextlib.closing(Lifeline()) as lifeline:
-        connection, pid = _fork_server.connect(ENVPOOL if uses_envpool else _ANY, lifeline)
+        connection, pid = _fork_server.connect(ENVPOOL if uses_envpool else _ANY, lifeline, ended)
         with connection:
             try:
                 connection.send((sys.path, _registrations(specs), job, health))
@@ -185,15 +185,17 @@ class _ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: Lifeline | None = None
 
-    def connect(self, kind: bytes, lifeline: Lifeline) -> tuple[Connection, int]:
+    def connect(self, kind: bytes, lifeline: Lifeline, ended: threading.Event) -> tuple[Connection, int]:
         """Return the connection to a new process, which waits for its arguments, and its process id.
 
         Args:
             kind: `_ANY` or `ENVPOOL`.
             lifeline: what the process, and all that it starts, live by.
+            ended: is set when nobody waits for the process any more.
 
         Raises:
             RuntimeError: the process that forks others ends at once.
+            TimeoutError: it does not start in time, or nobody waits any more.
         """
         with lifeline.end() as end:
             for _ in range(2):  # it may just have ended because it was idle
@@ -206,11 +208,17 @@ class _ForkServer:
                     with contextlib.suppress(OSError):
                         socket.send_fds(control, [kind], [theirs.fileno(), end])
                 try:
-                    return ours, _received(ours, _START_SECONDS)
-                except (EOFError, OSError):
+                    return ours, _received(ours, _START_SECONDS, ended)
+                except (EOFError, OSError) as error:
                     ours.close()
-                    process.kill()
-                    process.wait()
+                    if not ended.is_set():  # else others may use the process
+                        process.kill()
+                        process.wait()
+                    if isinstance(error, TimeoutError):
+                        text = (
+                            f"expected a process that forks processes of probes within {_START_SECONDS:g} s, got none"
+                        )
+                        raise TimeoutError(text) from None
         raise RuntimeError("expected a process that forks processes of probes, but it ended")
 
     def close(self) -> None:
@@ -232,7 +240,7 @@ class _ForkServer:
                 launching(end, "-m", _MODULE, str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), end],
-                start_new_session=True,
+                process_group=0,
                 # With threads of BLAS, the process could not be forked safely.
                 env={**variables_for_code(), "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
             )
