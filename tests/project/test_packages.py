@@ -21,6 +21,7 @@ import rollserve
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+ROOMS_PAGE = (ROOT / "docs" / "rooms.md").read_text()
 SOURCES = {
     "rollserve": "client/src/rollserve",
     "rollserve_server": "server/src/rollserve_server",
@@ -29,8 +30,8 @@ SOURCES = {
 
 
 def rooms() -> dict[str, list[list[str]]]:
-    """Return the tables of rooms in docs/architecture.md: by package, the rooms of each row, from the top down."""
-    tables = re.findall(r"^### `([\w.]+)`\n\n\| room \|.*\n\|[-|]+\n((?:\|.*\n)+)", ARCHITECTURE, re.MULTILINE)
+    """Return the tables of docs/rooms.md: by package, the rooms of each row, from the top down."""
+    tables = re.findall(r"^## `([\w.]+)`\n\n\| room \|.*\n\|[-|]+\n((?:\|.*\n)+)", ROOMS_PAGE, re.MULTILINE)
     return {
         package: [re.findall(r"`(\w+)`", row.split("|")[1]) for row in rows.splitlines()] for package, rows in tables
     }
