@@ -6,6 +6,7 @@ begin and end, and the writer collects parts that the caller joins or copies onc
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -35,7 +36,6 @@ _MAX_VARINT_BYTES = 10
 _MAX_STRICT_VARINT_BYTES = 5  # of a key or a length, which is below 2**32
 _MERGED_BYTES = 256  # up to this length bytes are merged with the ones before: a part costs more than such a copy
 _BYTES = (bytes, memoryview)
-_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 
 
 class UnusualError(Exception):
@@ -109,10 +109,9 @@ def fields(data: bytes | memoryview, start: int, stop: int, *, strict: bool = Tr
         start = end
 
 
+@functools.lru_cache(maxsize=1 << 12)  # keys, data types and sizes are the same again and again
 def varint(value: int) -> bytes:
     """Return a non-negative integer as a varint."""
-    if value <= 0x7F:
-        return _ONE_BYTE[value]
     groups = bytearray()
     while value > 0x7F:
         groups.append(value & 0x7F | 0x80)
@@ -137,7 +136,7 @@ def length_delimited(key: int, parts: Sequence[_P]) -> list[bytes | _P]:
 
     Bytes of up to 256 are merged with the bytes before them.
     """
-    merged: list[bytes | _P] = [varint(key) + varint(sum(map(size_of, parts)))]
+    merged: list[bytes | _P] = [varint(key) + varint(size_of(parts))]
     for part in parts:
         last = merged[-1]
         if isinstance(part, bytes) and isinstance(last, bytes) and len(part) <= _MERGED_BYTES:
@@ -147,9 +146,9 @@ def length_delimited(key: int, parts: Sequence[_P]) -> list[bytes | _P]:
     return merged
 
 
-def size_of(part: bytes | memoryview | ArrayPart) -> int:
-    """Return the size of a part in bytes."""
-    return len(part) if isinstance(part, _BYTES) else part.num_bytes
+def size_of(parts: Sequence[bytes | memoryview | ArrayPart]) -> int:
+    """Return the size of parts in bytes."""
+    return sum([len(part) if isinstance(part, _BYTES) else part.num_bytes for part in parts])
 
 
 def _read_varint(data: bytes | memoryview, start: int, strict: bool) -> tuple[int, int]:

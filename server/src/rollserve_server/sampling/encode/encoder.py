@@ -237,7 +237,7 @@ class Encoder:
         num_non_finite_steps: int,
     ) -> EncodedMessage:
         """Return the message of these parts, and remember how much it shrank."""
-        num_bytes = sum(map(size_of, parts))
+        num_bytes = size_of(parts)
         self._shrinkage = min(max(num_raw_bytes / num_bytes, 1.0), _MAX_SHRINKAGE)
         info = Message(
             0,
@@ -407,10 +407,11 @@ class EncodedMessage:
         """Write the message into a buffer of its size."""
         offset, view = 0, buffer.data
         for part in self.parts:
-            end = offset + size_of(part)
             if isinstance(part, bytes):
+                end = offset + len(part)
                 view[offset:end] = part
             else:
+                end = offset + part.num_bytes
                 part.write(buffer[offset:end])
             offset = end
 

@@ -1,0 +1,154 @@
+"""Which tests import what no user can: the units of pure rooms, and a list of others."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+PURE = (
+    "rollserve._calls.joining",
+    "rollserve._calls.responses",
+    "rollserve._calls.rpc_errors",
+    "rollserve._codec",
+    "rollserve._formats",
+    "rollserve_server.agents",
+    "rollserve_server.conformance",
+    "rollserve_server.gateway.messages",
+    "rollserve_server.gateway.requests.parsing",
+    "rollserve_server.gateway.rpcs.rpc",
+    "rollserve_server.gateway.rpcs.statuses",
+    "rollserve_server.pool.plan",
+    "rollserve_server.pool.state",
+    "rollserve_server.sampling.encode",
+    "rollserve_server.sampling.record",
+)
+"""Rooms without clock, processes and I/O: each function is tested by what it returns."""
+
+OTHERS: Mapping[str, set[str]] = {
+    "access/test_scopes.py": {"rollserve_server.gateway.service"},
+    "client/test_resumption.py": {"rollserve._calls.interruptions"},
+    "client/test_running_moments.py": {"rollserve._calls", "rollserve._calls.own_versions"},
+    "data/test_additions.py": {"rollserve_server.datasets.reading"},
+    "envs/test_atari.py": {"rollserve_server.envs.making"},
+    "envs/test_envpool.py": {"rollserve_server.envs.envpool"},
+    "envs/test_fixed_shapes.py": {"rollserve_server.pool.backends.in_process"},
+    "envs/test_many_envs.py": {"rollserve_server.envs.legal_actions"},
+    "envs/test_own_wrappers.py": {"rollserve_server.envs.making", "rollserve_server.pool.backends.in_process"},
+    "envs/test_permissions.py": {"rollserve_server.pool.backends.in_process"},
+    "envs/test_reproducibility_classes.py": {"rollserve._calls.resumption"},
+    "faults/chaos/client.py": {
+        "rollserve._calls.evaluation_readers",
+        "rollserve._calls.time_limits",
+        "rollserve_server.serving.parent",
+    },
+    "faults/chaos/shares.py": {"rollserve_server.serving.parent"},
+    "faults/chaos/tenant.py": {"rollserve_server.serving.parent"},
+    "faults/fuzzing/campaign.py": {"rollserve_server.gateway.reflection", "rollserve_server.gateway.service"},
+    "faults/test_bounds.py": {"rollserve_server.gateway.rpcs", "rollserve_server.gateway.rpcs.places"},
+    "faults/test_env_faults.py": {"rollserve_server.sampling.fragments.collector"},
+    "faults/test_healing.py": {
+        "rollserve_server.pool.journal.journal",
+        "rollserve_server.pool.workers",
+        "rollserve_server.pool.workers.slots",
+    },
+    "faults/test_journal.py": {"rollserve_server.pool.journal.journal", "rollserve_server.pool.journal.lease"},
+    "faults/test_journal_format.py": {
+        "rollserve_server.pool.backends.ray.identity",
+        "rollserve_server.pool.backends.ray.journal_actor",
+        "rollserve_server.pool.backends.ray.journal_handle",
+        "rollserve_server.pool.backends.ray.journal_opening",
+        "rollserve_server.pool.backends.ray.names",
+    },
+    "faults/test_journal_secret.py": {
+        "rollserve_server.pool.backends.ray.identity",
+        "rollserve_server.pool.backends.ray.names",
+    },
+    "faults/test_lock_out.py": {
+        "rollserve_server.gateway.requests",
+        "rollserve_server.gateway.requests.intake",
+        "rollserve_server.gateway.requests.receiving",
+        "rollserve_server.gateway.rpcs.open_rpc",
+    },
+    "faults/test_lost_ray.py": {
+        "rollserve_server.pool.backends.ray",
+        "rollserve_server.pool.backends.ray.losses",
+        "rollserve_server.pool.backends.ray.worker",
+        "rollserve_server.pool.workers.liveness",
+    },
+    "faults/test_lost_results.py": {"rollserve_server.pool.calls.claims", "rollserve_server.sampling.work"},
+    "faults/test_resize.py": {"rollserve_server.pool.backends.ray.backend"},
+    "faults/test_side_services.py": {
+        "rollserve_server.gateway.health",
+        "rollserve_server.gateway.requests.intake",
+        "rollserve_server.gateway.rpcs.open_rpc",
+        "rollserve_server.gateway.rpcs.open_rpcs",
+        "rollserve_server.gateway.rpcs.places",
+    },
+    "faults/test_stragglers.py": {"rollserve_server.pool.calls"},
+    "faults/test_suspects.py": {"rollserve_server.pool.calls.fragments", "rollserve_server.pool.workers"},
+    "gateway/test_loop_pauses.py": {"rollserve_server.datasets.folder"},
+    "gateway/test_messages.py": {"rollserve._calls.stream_reader"},
+    "gateway/test_peers.py": {
+        "rollserve_server.gateway.access",
+        "rollserve_server.gateway.connections",
+        "rollserve_server.gateway.rpcs.open_rpc",
+        "rollserve_server.gateway.rpcs.places",
+    },
+    "gateway/test_profiles.py": {"rollserve_server.serving.checks"},
+    "gateway/test_request_limits.py": {"rollserve_server.gateway.requests"},
+    "gateway/test_rpc_table.py": {"rollserve_server.gateway.rpcs.places", "rollserve_server.gateway.service"},
+    "gateway/test_shared_memory.py": {"rollserve._calls.stream_reader", "rollserve_server.gateway.shared_memory"},
+    "gateway/test_versions.py": {"rollserve._calls.answers"},
+    "helpers/pools.py": {
+        "rollserve._calls.stream_reader",
+        "rollserve_server.pool.calls.episodes",
+        "rollserve_server.pool.calls.population",
+        "rollserve_server.pool.workers.slots",
+    },
+    "helpers/recycled_workers.py": {
+        "rollserve_server.pool.backends.ray.backend",
+        "rollserve_server.pool.backends.ray.worker",
+    },
+    "helpers/streams.py": {"rollserve._calls.base_round_stream", "rollserve_server.gateway.responses"},
+    "pool/test_any_workers.py": {"rollserve_server.pool.journal.journal"},
+    "pool/test_lines.py": {
+        "rollserve_server.pool.backends.ray",
+        "rollserve_server.pool.backends.ray.line",
+        "rollserve_server.pool.workers.liveness",
+    },
+    "pool/test_mixed_calls.py": {"rollserve_server.pool.workers.slots"},
+    "pool/test_pool.py": {"rollserve_server.pool.backends.ray.backend"},
+    "pool/test_prefetch.py": {"rollserve_server.pool.calls.episodes"},
+    "pool/test_reset.py": {"rollserve_server.pool.accounts"},
+    "pool/test_slow_work.py": {"rollserve_server.pool.versions"},
+    "sampling/test_early_claims.py": {"rollserve_server.sampling.work"},
+    "sampling/test_moments.py": {"rollserve_server.sampling.work"},
+    "sampling/test_native_fragments.py": {"rollserve_server.envs.native"},
+    "server/test_placement.py": {"rollserve_server.pool.backends.ray.backend"},
+    "server/test_ray_access.py": {"rollserve_server.pool.backends.ray.cluster"},
+    "server/test_save_path.py": {"rollserve_server.serving.checks"},
+    "server/test_server_process.py": {"rollserve_server.serving.checks"},
+}
+"""Private modules that other tests import, to show a part alone that public calls show with others."""
+
+
+def private_imports() -> Iterator[tuple[str, str]]:
+    """Yield each test file, and each module below a package's face that it imports, except those of pure rooms."""
+    for path in sorted(TESTS.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = node.module if isinstance(node, ast.ImportFrom) and node.module else ""
+            match name.split("."):
+                case ["rollserve", room, *_] if room.startswith("_") and not name.startswith(PURE):
+                    yield str(path.relative_to(TESTS)), name
+                case ["rollserve_server", _, _, *_] if not name.startswith(PURE):
+                    yield str(path.relative_to(TESTS)), name
+
+
+def test_tests_use_public_names() -> None:
+    found: dict[str, set[str]] = {}
+    for path, name in private_imports():
+        found.setdefault(path, set()).add(name)
+    assert found == OTHERS
