@@ -104,20 +104,37 @@ async def test_call_is_unavailable_even_if_its_last_attempt_has_no_time_left(is_
                 sampler.agent_versions(timeout=0.5)
 
 
-def test_call_that_loses_its_server_before_it_begins_is_made_again() -> None:
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [(grpc.StatusCode.UNAVAILABLE, "Stream removed"), (grpc.StatusCode.CANCELLED, "")],
+    ids=["lost", "reset by a server that stops"],
+)
+def test_call_that_loses_its_server_before_it_begins_is_made_again(status: grpc.StatusCode, text: str) -> None:
     num_calls = 0
 
     def fail_once(context: grpc.ServicerContext) -> Iterator[bytes]:
         nonlocal num_calls
         num_calls += 1
         if num_calls == 1:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "Stream removed")
+            context.abort(status, text)
         yield from empty_stream(context)
 
     with scripted_server(ObtainSamples=fail_once) as address, rollserve.connect(address) as sampler:
         sampler.agent_versions()
         stream(sampler)
     assert num_calls == 2
+
+
+def test_call_that_a_server_resets_is_unavailable() -> None:
+    def reset(context: grpc.ServicerContext) -> Iterator[bytes]:
+        context.abort(grpc.StatusCode.CANCELLED, "")
+
+    with (
+        scripted_server(ObtainSamples=reset) as address,
+        rollserve.connect(address) as sampler,
+        raises(rollserve.UnavailableError, reason="", quotes="the server reset the call"),
+    ):
+        sampler.obtain_samples(1)
 
 
 def test_call_to_a_server_that_was_never_there_fails_at_once() -> None:

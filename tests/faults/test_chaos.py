@@ -13,7 +13,7 @@ from faults.chaos.schedule import DEFAULT_KINDS, schedule
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_chaos_run_finds_nothing_wrong(tmp_path: Path) -> None:
-    outcome = run(Options(tmp_path / "run", seed=10, seconds=45.0, num_share_pairs=2, share_seconds=5.0))
+    outcome = run(Options(tmp_path / "run", seed=10, seconds=45.0, num_share_pairs=0))
     print_report(outcome)  # pytest shows it on failure
     assert not outcome.wrong
     assert outcome.verdict.num_compared_steps > 1000

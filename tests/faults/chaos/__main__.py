@@ -36,7 +36,7 @@ def main() -> int:
         "--share-pairs",
         type=int,
         default=6,
-        help="pairs of windows, quiet and hostile, that compare the throughput; 0 for none, and no hostile tenant",
+        help="pairs of windows, quiet and hostile, that compare the throughput; 0 for none",
     )
     parser.add_argument("server", nargs="*", help="options of the server, after --")
     given = parser.parse_args()

@@ -60,8 +60,8 @@ class Options:
         pause_seconds: mean pause of a client between two calls.
         server_options: further options of the server.
         on_cluster: whether workers run on a Ray cluster, where they outlive the server.
-        num_share_pairs: pairs of windows in which shares of the throughput are measured; 0 for none, and no hostile
-            tenant either.
+        num_share_pairs: pairs of windows in which shares of the throughput are measured, on a machine that does nothing
+            else; 0 for none.
         share_seconds: duration of such a window.
     """
 
@@ -167,17 +167,14 @@ def _disturb(options: Options, service: Service, log: EventLog) -> tuple[Fleet, 
         config = {"seed": options.seed, "pause_seconds": options.pause_seconds, "in_full": True}
         fleet = Fleet(service, options.folder, log, options.num_clients, config)
         stack.callback(fleet.kill_all)
-        tenant = None
-        if options.num_share_pairs:
-            tenant = Tenant(service, options.folder, HOSTILE, options.seed, with_hangs=True)
-            stack.callback(tenant.end)
+        tenant = Tenant(service, options.folder, HOSTILE, options.seed, with_hangs=True)
+        stack.callback(tenant.end)
         injector = Injector(service, fleet, updates, log)
         stack.callback(injector.close)
         injector.run(schedule(options.seed, options.seconds, options.kinds), options.seconds)
         fleet.wait()
         injector.close()
-        if tenant is not None:
-            tenant.end()
+        tenant.end()
         wrong = list(_problems_after_healing(service, options.num_workers))
         shares = None
         if options.num_share_pairs and not wrong:

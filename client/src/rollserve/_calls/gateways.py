@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
-from rollserve._calls.rpc_errors import reason_of
+from rollserve._calls.rpc_errors import reason_of, status_of
 from rollserve_wire.checks import DNS_SCHEME, SCHEMES
 from rollserve_wire.errors import UnavailableError, mismatch
 from rollserve_wire.reasons import Reason
@@ -124,7 +124,7 @@ class Search:
         num_gateways = len(self._gateways)
         self._gateways.go_on(self._turn)
         self._turn = self._gateways.turn
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
+        if status_of(error) is grpc.StatusCode.UNAVAILABLE:
             self._unavailable = error
         self._num_tried += 1
         if self._num_tried < num_gateways:
@@ -143,7 +143,7 @@ class Search:
 
 def _may_be_elsewhere(error: grpc.RpcError) -> bool:
     reason = reason_of(error)
-    if error.code() is grpc.StatusCode.UNAVAILABLE:
+    if status_of(error) is grpc.StatusCode.UNAVAILABLE:
         return reason in _ELSEWHERE
     return reason == Reason.SAMPLER_NOT_FOUND
 

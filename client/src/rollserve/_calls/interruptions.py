@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from rollserve._calls.gateways import Gateways, Search
-from rollserve._calls.rpc_errors import error_from_rpc, reason_of
+from rollserve._calls.rpc_errors import error_from_rpc, reason_of, status_of
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Contact:
 
     def is_lost(self, error: grpc.RpcError) -> bool:
         """Whether an error means that a server which has answered before is away, without an error of its own."""
-        return self.was_made and error.code() is grpc.StatusCode.UNAVAILABLE and not reason_of(error)
+        return self.was_made and status_of(error) is grpc.StatusCode.UNAVAILABLE and not reason_of(error)
 
 
 class Interruptions:
@@ -93,7 +93,7 @@ class Interruptions:
             return None
         if not (is_missing or has_begun or self._contact.is_lost(error)):
             return None
-        if not is_missing and (error.code() is not grpc.StatusCode.UNAVAILABLE or reason_of(error) in _FINAL):
+        if not is_missing and (status_of(error) is not grpc.StatusCode.UNAVAILABLE or reason_of(error) in _FINAL):
             return None
         seconds = self._backoff.next_seconds()
         if seconds is None:

@@ -25,7 +25,7 @@ from rollserve_wire.errors import (
 from rollserve_wire.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of
 from rollserve_wire.reasons import Reason
 
-__all__ = ["METHODS", "error_from_rpc", "is_loopback", "reason_of"]
+__all__ = ["METHODS", "error_from_rpc", "is_loopback", "reason_of", "status_of"]
 
 
 _CLASSES: dict[grpc.StatusCode, type[RollserveError]] = {
@@ -99,13 +99,24 @@ def error_from_rpc(error: grpc.RpcError) -> RollserveError:
     if failure := tls_failure_of(error):
         text = f"{failure.field}: {failure.text}"
         return InvalidArgumentError(text, code="UNAUTHENTICATED", reason=Reason.TLS_FAILED, field=failure.field)
-    code, reason = error.code(), reason_of(error)
-    details = _RPC_NAME.sub(lambda match: METHODS[match[0]], error.details() or code.name) + hint_about_tls(error)
+    code, reason = status_of(error), reason_of(error)
+    details = error.details() or ("the server reset the call" if code is not error.code() else code.name)
+    details = _RPC_NAME.sub(lambda match: METHODS[match[0]], details) + hint_about_tls(error)
     if code is grpc.StatusCode.UNAVAILABLE and not reason:
         details += hint_about_proxy(details)
     kind = AccessError if reason in _ACCESS_REASONS else _CLASSES.get(code, ServerError)
     request_id = str(_trailing_metadata(error).get("rollserve-request-id", ""))
     return kind(details, code=code.name, reason=reason, field=_field_of(error), request_id=request_id)
+
+
+def status_of(error: grpc.RpcError) -> grpc.StatusCode:
+    """Return the status of an error; UNAVAILABLE where a server that stops has reset a call.
+
+    gRPC cancels calls that a server has received and not begun when it stops. They have no text, as calls have that the
+    client cancels.
+    """
+    is_reset = error.code() is grpc.StatusCode.CANCELLED and not error.details()
+    return grpc.StatusCode.UNAVAILABLE if is_reset else error.code()
 
 
 def reason_of(error: grpc.RpcError) -> str:
