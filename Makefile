@@ -14,7 +14,7 @@ help: ## list the targets
 
 setup: $(READY) ## make a virtual environment with all dependencies
 
-$(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.toml
+$(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.toml conformance/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
 	@# Debian packs the module that makes virtual environments separately.
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install -y python3-venv; } \
@@ -22,7 +22,7 @@ $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--build-constraint constraints.txt --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --group dev
+		--build-constraint constraints.txt --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --editable conformance --group dev
 	@touch $(READY)
 
 demo: $(READY) ## start a server and learn CartPole through it
@@ -114,7 +114,7 @@ lock: ## write constraints.txt with the newest versions that the projects allow
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/pip install --quiet --upgrade pip hatchling
-	$(VENV)-lock/bin/pip install --quiet --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --group dev
+	$(VENV)-lock/bin/pip install --quiet --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --editable conformance --group dev
 	{ sed -n '/^#/p' constraints.txt; $(VENV)-lock/bin/pip freeze --all --exclude-editable --exclude setuptools; } \
 		> constraints.new
 	mv constraints.new constraints.txt
@@ -137,7 +137,7 @@ $(VENV)-audit/ready:
 audit: $(VENV)-audit/ready ## look for known vulnerabilities of all dependencies
 	.ci/audit $(VENV)-audit/bin/python
 
-sbom: $(READY) $(VENV)-audit/ready ## write sbom.json, the bill of materials of both distributions
+sbom: $(READY) $(VENV)-audit/ready ## write sbom.json, the bill of materials of all distributions
 	$(VENV)-audit/bin/python .ci/sbom.py $(BIN)/python sbom.json
 
 clean: ## remove everything that the other targets make

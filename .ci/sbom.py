@@ -1,6 +1,6 @@
-"""Write a bill of materials, in CycloneDX's JSON, of both distributions and all that they depend on.
+"""Write a bill of materials, in CycloneDX's JSON, of all distributions and what they depend on.
 
-sbom.py ENVIRONMENT FILE    # ENVIRONMENT: the Python of a virtual environment that has both
+sbom.py ENVIRONMENT FILE    # ENVIRONMENT: the Python of a virtual environment that has them
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_DISTRIBUTIONS = ("rollserve", "rollserve-server")
+_DISTRIBUTIONS = ("rollserve", "rollserve-server", "rollserve-conformance")
 
 
 def main(environment: str, file: Path) -> None:

@@ -21,7 +21,7 @@ from benchmarks.service.environments import Bulk
 from benchmarks.shared.client_adapters import CLIENTS, AdapterBuildError, adapter_of
 from benchmarks.shared.command_line import add_measurement_options, add_names
 from benchmarks.shared.report import new_report, wide_console, write_report
-from rollserve_server.conformance.adapter import Adapter, running_adapter
+from rollserve_conformance.adapter import Adapter, running_adapter
 from rollserve_server.local import local_server
 
 __all__: list[str] = []

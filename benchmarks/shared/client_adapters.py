@@ -25,7 +25,7 @@ def adapter_of(client: str) -> Sequence[str]:
         AdapterBuildError: it cannot be built here.
     """
     if client == "python":
-        return sys.executable, "-m", "rollserve_server.conformance.python_adapter"
+        return sys.executable, "-m", "rollserve_conformance.python_adapter"
     command = ["make", "--silent", "-C", str(_ROOT / "client" / client), "adapter"]
     built = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # the project's own
     if built.returncode:

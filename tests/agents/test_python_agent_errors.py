@@ -79,7 +79,7 @@ def test_invalid_names_arguments_and_parameters_are_rejected(cartpole: rollserve
     wrong, nan = {"wrong": np.zeros(1)}, {"a": np.array([[0, np.nan]])}
     agent = rollserve.PythonAgent
     cases: list[tuple[rollserve.PythonAgent, Reason, str, tuple[str, ...]]] = [
-        (agent("no"), Reason.AGENT_NOT_FOUND, ".name", ("'no'", "'broken-module', 'counting', ")),
+        (agent("no"), Reason.AGENT_NOT_FOUND, ".name", ("'no'", "'broken-module', ", ", 'counting', ")),
         (
             agent("missing-module"),
             Reason.MODULE_NOT_FOUND,

@@ -19,9 +19,9 @@ import onnx
 import zstandard
 from onnx_models import model, node
 
-from rollserve_server.conformance.description import describe_batch
-from rollserve_server.conformance.reading import read_stream
-from rollserve_server.conformance.recordings import FOLDER
+from rollserve_conformance.description import describe_batch
+from rollserve_conformance.reading import read_stream
+from rollserve_conformance.recordings import FOLDER
 from rollserve_wire.v1 import episode_batch_pb2, tensor_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 

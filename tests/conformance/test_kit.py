@@ -15,23 +15,23 @@ import pytest
 from support import read_batch
 
 from rollserve import Reason
-from rollserve_server.conformance.cases import CASES
-from rollserve_server.conformance.cli import table_of
-from rollserve_server.conformance.description import describe_batch
-from rollserve_server.conformance.kit import CaseOutcome
-from rollserve_server.conformance.operations import array_of
-from rollserve_server.conformance.reading import read_stream
-from rollserve_server.conformance.recordings import FOLDER, recording
+from rollserve_conformance.cases import CASES
+from rollserve_conformance.cli import table_of
+from rollserve_conformance.description import describe_batch
+from rollserve_conformance.kit import CaseOutcome
+from rollserve_conformance.operations import array_of
+from rollserve_conformance.reading import read_stream
+from rollserve_conformance.recordings import FOLDER, recording
 
 KIT = Path(sys.executable).with_name("rollserve-conformance")
-ADAPTER = (sys.executable, "-m", "rollserve_server.conformance.python_adapter")
+ADAPTER = (sys.executable, "-m", "rollserve_conformance.python_adapter")
 RECORDINGS = sorted(path.stem for path in FOLDER.glob("*.json"))
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "conformance.md").read_text()
 
 TAMPERING = """
 import json, sys
-from rollserve_server.conformance import python_adapter as adapter
+from rollserve_conformance import python_adapter as adapter
 
 changes = iter(json.loads(sys.argv[1]))
 for line in sys.stdin:

@@ -24,6 +24,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 ROOMS_PAGE = (ROOT / "docs" / "rooms.md").read_text()
 SOURCES = {
     "rollserve": "client/src/rollserve",
+    "rollserve_conformance": "conformance/src/rollserve_conformance",
     "rollserve_server": "server/src/rollserve_server",
     "rollserve_wire": "client/src/rollserve_wire",
 }
@@ -200,7 +201,8 @@ def test_client_loads_learning_bridges_and_files_when_they_are_first_used() -> N
 
 
 def test_tables_of_rooms_name_every_module() -> None:
-    assert sorted(ROOMS) == ["rollserve", *(f"rollserve_server{name}" for name in ("", *CROWDED)), "rollserve_wire"]
+    of_the_server = [f"rollserve_server{name}" for name in ("", *CROWDED)]
+    assert sorted(ROOMS) == ["rollserve", "rollserve_conformance", *of_the_server, "rollserve_wire"]
     for package, rows in ROOMS.items():
         children = {name[len(package) + 1 :].split(".")[0] for name in MODULES if name.startswith(f"{package}.")}
         assert sorted(room for row in rows for room in row) == sorted(children), package
@@ -226,17 +228,14 @@ def test_packages_of_the_server_are_imported_by_their_faces() -> None:
         (name, other)
         for name, others in IMPORTS.items()
         for other in others
-        if other.startswith("rollserve_server.")
+        if name.startswith("rollserve_server.")
+        and other.startswith("rollserve_server.")
         and other.count(".") > 1
         and name.split(".")[:2] != other.split(".")[:2]
     }
     assert inside == {
         ("rollserve_server.__main__", "rollserve_server.cli.main"),
         ("rollserve_server.testing.serve", "rollserve_server.cli.main"),
-        ("rollserve_server.conformance.serve", "rollserve_server.cli.main"),
-        # No test program imports these two.
-        ("rollserve_server.conformance.recording", "rollserve_server.testing.faults"),
-        ("rollserve_server.conformance.serve", "rollserve_server.testing.serve"),
         ("rollserve_server.serving.build", "rollserve_server.pool.backends.ray.backend"),  # only where Ray is used
     }
 
@@ -251,7 +250,7 @@ def test_ray_and_grpc_are_imported_in_their_rooms_alone() -> None:
                 "rollserve_server.cli",  # with its list of ciphers
                 "rollserve_server.gateway.",
                 "rollserve_server.testing.faults",
-                "rollserve_server.conformance.",
+                "rollserve_server.testing.rpcs",
             )
         )
 
@@ -263,7 +262,6 @@ def test_server_imports_the_client_where_it_reads_and_writes_episodes() -> None:
         if name.startswith("rollserve_server.") and any(other.partition(".")[0] == "rollserve" for other in others)
     }
     assert users == {
-        "rollserve_server.conformance.python_adapter",
         "rollserve_server.datasets.reading",
         "rollserve_server.datasets.writing",
         "rollserve_server.envs.probing.rendering",
@@ -282,9 +280,20 @@ def test_workers_load_neither_grpc_nor_the_client() -> None:
 
 
 def test_ordinary_servers_import_no_faults() -> None:
-    for_tests = ("rollserve_server.testing", "rollserve_server.conformance")
+    for_tests = ("rollserve_server.testing", "rollserve_conformance")
     ordinary = {name: others for name, others in IMPORTS.items() if not name.startswith(for_tests)}
     assert [name for name, others in ordinary.items() if any(other.startswith(for_tests) for other in others)] == []
+
+
+def test_kit_imports_what_test_programs_do() -> None:
+    kit = (others for name, others in IMPORTS.items() if name.startswith("rollserve_conformance"))
+    assert {other for other in set().union(*kit) if other.startswith("rollserve_server")} == {
+        "rollserve_server.agents",
+        "rollserve_server.local",
+        "rollserve_server.testing",
+        "rollserve_server.testing.rpcs",
+        "rollserve_server.testing.serve",
+    }
 
 
 def test_paths_in_the_architecture_exist() -> None:
@@ -296,9 +305,10 @@ def test_paths_in_the_architecture_exist() -> None:
 
 def test_versions_of_packages_agree() -> None:
     versions = set()
-    for name in ("client", "server"):
+    for name in ("client", "server", "conformance"):
         project = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
-        versions.add(project["version"])
+        pinned = re.findall(r"\brollserve[\w-]*==(\S+)", "\n".join(project["dependencies"]))
+        versions |= {project["version"], *pinned}
     from rollserve_server import __version__
 
     assert versions == {__version__}
@@ -319,6 +329,14 @@ def test_client_has_the_protos_beside_their_classes(tmp_path: Path, from_source:
     protos = {path.name: path.read_bytes() for path in (ROOT / "protos/rollserve/v1").glob("*.proto")}
     assert {name: contents[f"rollserve/v1/{name}"] for name in protos} == protos
     assert all(f"rollserve_wire/v1/{name.removesuffix('.proto')}_pb2.py" in contents for name in protos)
+
+
+def test_kit_has_its_recordings(tmp_path: Path) -> None:
+    (wheel,) = WheelBuilder(str(ROOT / "conformance")).build(directory=str(tmp_path), versions=["standard"])
+    source = ROOT / SOURCES["rollserve_conformance"]
+    with zipfile.ZipFile(wheel) as packed:
+        contents = set(packed.namelist())
+    assert {str(path.relative_to(source.parent)) for path in (source / "golden").iterdir()} <= contents
 
 
 def test_errors_without_a_reason_of_their_class_name_one() -> None:

@@ -15,7 +15,6 @@ PURE = (
     "rollserve._codec",
     "rollserve._formats",
     "rollserve_server.agents",
-    "rollserve_server.conformance",
     "rollserve_server.gateway.messages",
     "rollserve_server.gateway.requests.parsing",
     "rollserve_server.gateway.rpcs.rpc",

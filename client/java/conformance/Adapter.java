@@ -21,7 +21,7 @@ import java.util.function.Consumer;
 
 /**
  * Answers the cases of the conformance kit: reads one of them from each line of the standard input, and writes the
- * results, as docs/conformance.md of the server describes them.
+ * results, as docs/conformance.md describes them.
  */
 final class Adapter {
     private static final Gson GSON = new GsonBuilder()

@@ -1,6 +1,7 @@
 """The server process: built from settings, serving until a signal, then closed in order."""
 
 from rollserve_server.serving.build import Extras
+from rollserve_server.serving.parent import Answer
 from rollserve_server.serving.process import run
 
-__all__ = ["Extras", "run"]
+__all__ = ["Answer", "Extras", "run"]

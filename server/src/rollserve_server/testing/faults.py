@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from rollserve._calls.responses import responses_of
 from rollserve_server.errors import InvalidValueError, StoppingError, WorkerLostError, shorten
 from rollserve_server.pool import InProcessBackend, RemoteBuffer, ThreadWorker
+from rollserve_server.testing.rpcs import WrappedRpcs
 from rollserve_wire.protobuf import keys_of
 from rollserve_wire.reasons import Reason
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
     from rollserve_server.sampling import WorkOrder
     from rollserve_server.settings import WorkerSettings
 
-__all__ = ["Faults", "FaultyBackend", "FaultyRpcs", "WrappedRpcs"]
+__all__ = ["Faults", "FaultyBackend", "FaultyRpcs"]
 
 _log = logging.getLogger(__name__)
 _SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"]
 _MAX_MADE = 1000
 """Number of faults that the report has."""
-_PREFIX = f"/{_SERVICE.full_name}/"
 _UPDATES = {"UpdateAgent": "agent", "UpdateEnv": "environment"}
 _BATCH_STREAMS = ("ObtainSamples", "ObtainExactEpisodes", "StreamSamples")
 _SAMPLING: dict[str, type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest]] = {
@@ -157,56 +157,23 @@ def _explained(error: ErrorDetails) -> InvalidValueError:
     return InvalidValueError.of(field, expected=expected, got=shorten(repr(got)))
 
 
-class WrappedRpcs(grpc.aio.ServerInterceptor):
-    """Base of what stands around each RPC of the sampler service, by its name."""
-
-    async def intercept_service(
-        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: Any
-    ) -> Any:
-        """Return the handler of an RPC, wrapped; that of another service as it is."""
-        handler, method = await continuation(handler_call_details), handler_call_details.method
-        if handler is None or not method.startswith(_PREFIX):
-            return handler
-        name = method.removeprefix(_PREFIX)
-
-        async def answer(requests: object, context: Any) -> bytes:
-            return await self._answer(name, handler.stream_unary, requests, context)
-
-        async def stream(requests: object, context: Any) -> None:
-            await self._stream(name, handler.stream_stream, requests, context)
-
-        if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(stream, None, None)
-        return grpc.stream_unary_rpc_method_handler(answer, None, None)
-
-    async def _answer(
-        self, name: str, handle: Callable[[object, Any], Awaitable[bytes]], requests: object, context: Any
-    ) -> bytes:
-        """Return the response of an RPC, which `handle` answers."""
-        raise NotImplementedError
-
-    async def _stream(
-        self, name: str, handle: Callable[[object, Any], Awaitable[None]], requests: object, context: Any
-    ) -> None:
-        """Send the responses of an RPC, which `handle` writes to the context."""
-        raise NotImplementedError
-
-
 class FaultyRpcs(WrappedRpcs):
     """Makes the faults of the sampler service's RPCs."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
 
-    async def _answer(
+    async def answer(
         self, name: str, handle: Callable[[object, Any], Awaitable[bytes]], requests: object, context: Any
     ) -> bytes:
+        """Return the response of an RPC, late or not at all if a fault is due."""
         await self._delay(name)
         return await handle(requests, _FaultyContext(context, name, self._faults))
 
-    async def _stream(
+    async def stream(
         self, name: str, handle: Callable[[object, Any], Awaitable[None]], requests: object, context: Any
     ) -> None:
+        """Send the responses of an RPC, late or not all of them if a fault is due."""
         await self._delay(name)
         faulty = _FaultyContext(context, name, self._faults)
         # What was written in the background may be the last for long, so that nobody notices a broken stream.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -13,13 +14,25 @@ from rollserve_server.testing.faults import Faults, FaultyBackend, FaultyRpcs
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
+    from rollserve_server.gateway import Interceptor
+    from rollserve_server.serving import Answer
     from rollserve_server.settings import Settings
 
-__all__ = ["with_faults"]
+__all__ = ["serve"]
+
+_NO_ANSWERS: Mapping[str, Answer] = {}
 
 
-def with_faults() -> Extras:
-    """Return the parts of a server that makes faults on demand."""
+def serve(interceptors: Sequence[Interceptor] = (), answers: Mapping[str, Answer] = _NO_ANSWERS) -> None:
+    """Run `rollserve-server` with faults on demand, by the options of this process, and end the process.
+
+    A module that calls it is a server of its own kind, which `local_server(module=…)` starts.
+
+    Args:
+        interceptors: see each RPC before faults are made; gRPC's interceptors for asyncio, such as `rpcs.WrappedRpcs`.
+        answers: answer further requests of `LocalServer.request`, by their first words. Each is given what follows the
+            word, and returns what the request returns.
+    """
     faults = Faults()
 
     async def add(fault: str) -> str:
@@ -33,18 +46,17 @@ def with_faults() -> Extras:
         faults.clear()
         return ""
 
-    answers = {"fault": add, "faults": report, "forget-faults": forget}
-    return Extras(lambda _: FaultyBackend(faults), [FaultyRpcs(faults)], answers)
+    def serve_with_faults(settings: Settings) -> int:
+        if settings.process.backend != "in-process":
+            text = mismatch("'in-process', whose workers can be lost on demand", repr(settings.process.backend))
+            raise click.ClickException(f"backend: {text}")
+        gymnasium.register("Scripted-v0", "rollserve_server.testing.scripted:Scripted")
+        own = {"fault": add, "faults": report, "forget-faults": forget}
+        extras = Extras(lambda _: FaultyBackend(faults), [*interceptors, FaultyRpcs(faults)], {**own, **answers})
+        return run(settings, extras)
 
-
-def _serve(settings: Settings) -> int:
-    """Serve with faults; return the exit status of the process."""
-    if settings.process.backend != "in-process":
-        text = mismatch("'in-process', whose workers can be lost on demand", repr(settings.process.backend))
-        raise click.ClickException(f"backend: {text}")
-    gymnasium.register("Scripted-v0", "rollserve_server.testing.scripted:Scripted")
-    return run(settings, with_faults())
+    main(prog_name="rollserve-server", obj=serve_with_faults)
 
 
 if __name__ == "__main__":
-    main(prog_name="rollserve-server", obj=_serve)
+    serve()

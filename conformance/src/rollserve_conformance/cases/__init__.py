@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from rollserve_server.conformance.cases.calls import call_cases, resumption_cases, warning_cases
-from rollserve_server.conformance.cases.case import Case
-from rollserve_server.conformance.cases.errors import access_cases, error_cases
-from rollserve_server.conformance.cases.many_agents import many_agent_cases
-from rollserve_server.conformance.cases.segments import segment_cases, value_cases
-from rollserve_server.conformance.cases.updates import transform_cases, update_cases
+from rollserve_conformance.cases.calls import call_cases, resumption_cases, warning_cases
+from rollserve_conformance.cases.case import Case
+from rollserve_conformance.cases.errors import access_cases, error_cases
+from rollserve_conformance.cases.many_agents import many_agent_cases
+from rollserve_conformance.cases.segments import segment_cases, value_cases
+from rollserve_conformance.cases.updates import transform_cases, update_cases
 
 __all__ = ["CASES", "Case"]
 

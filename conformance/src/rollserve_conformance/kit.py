@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollserve_server.conformance.adapter import AdapterError, running_adapter
-from rollserve_server.conformance.judging import WrongError, judge
-from rollserve_server.conformance.recordings import recording, sending
-from rollserve_server.conformance.server import conformance_server, secure_server
+from rollserve_conformance.adapter import AdapterError, running_adapter
+from rollserve_conformance.judging import WrongError, judge
+from rollserve_conformance.recordings import recording, sending
+from rollserve_conformance.server import conformance_server, secure_server
 
 if TYPE_CHECKING:
-    from rollserve_server.conformance.cases import Case
-    from rollserve_server.conformance.server import ConformanceServer
+    from rollserve_conformance.cases import Case
+    from rollserve_conformance.server import ConformanceServer
 
 __all__ = ["CaseOutcome", "line_of", "prepared_server", "run_cases"]
 

@@ -1,4 +1,4 @@
-"""The adapter of the Python client: `python -m rollserve_server.conformance.python_adapter`."""
+"""The adapter of the Python client: `python -m rollserve_conformance.python_adapter`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import rollserve
-from rollserve_server.conformance.description import (
+from rollserve_conformance.description import (
     MANY_HEADERS,
     OPTIONAL_STATES,
     describe_columns,
     describe_groups,
     describe_sums,
 )
-from rollserve_server.conformance.operations import array_of
-from rollserve_server.conformance.reading import GROUPS, HEADERS
+from rollserve_conformance.operations import array_of
+from rollserve_conformance.reading import GROUPS, HEADERS
 from rollserve_wire.columns import leaves_of
-from rollserve_wire.errors import (
-    AccessError,
-    CancelledError,
-    DeadlineError,
-    InvalidArgumentError,
-    LimitError,
-    PreconditionError,
-    UnavailableError,
-)
 from rollserve_wire.transforms import transform_from_json
 
 if TYPE_CHECKING:
@@ -40,13 +31,13 @@ __all__: list[str] = []
 _Json = Mapping[str, Any]
 
 _KINDS: Mapping[type[rollserve.RollserveError], str] = {
-    AccessError: "access",
-    InvalidArgumentError: "invalid_argument",
-    PreconditionError: "precondition",
-    LimitError: "limit",
-    UnavailableError: "unavailable",
-    CancelledError: "cancelled",
-    DeadlineError: "deadline",
+    rollserve.AccessError: "access",
+    rollserve.InvalidArgumentError: "invalid_argument",
+    rollserve.PreconditionError: "precondition",
+    rollserve.LimitError: "limit",
+    rollserve.UnavailableError: "unavailable",
+    rollserve.CancelledError: "cancelled",
+    rollserve.DeadlineError: "deadline",
 }
 _RENAMED = {"environment_version": "env_version"}
 _NUMBERS = {"temperatures": "temperature", "noise_scales": "noise_scale", "epsilons": "epsilon"}

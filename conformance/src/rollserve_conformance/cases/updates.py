@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rollserve_server.conformance.cases.case import (
+from rollserve_conformance.cases.case import (
     RANDOM,
     Case,
     Json,
@@ -17,7 +17,7 @@ from rollserve_server.conformance.cases.case import (
     mlp,
     samples,
 )
-from rollserve_server.conformance.operations import array
+from rollserve_conformance.operations import array
 
 __all__ = ["transform_cases", "update_cases"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from rollserve_server.conformance.description import (
+from rollserve_conformance.description import (
     OPTIONAL_GROUPS,
     OPTIONAL_STATES,
     REQUIRED_GROUPS,
@@ -20,17 +20,17 @@ from rollserve_server.conformance.description import (
     describe_many,
     describe_views,
 )
-from rollserve_server.conformance.many_reading import has_many_agents, read_many_stream
-from rollserve_server.conformance.operations import RPCS, meaning, request_of
-from rollserve_server.conformance.reading import read_stream, unjoined
-from rollserve_server.conformance.recordings import recording
+from rollserve_conformance.many_reading import has_many_agents, read_many_stream
+from rollserve_conformance.operations import RPCS, meaning, request_of
+from rollserve_conformance.reading import read_stream, unjoined
+from rollserve_conformance.recordings import recording
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from rollserve_server.conformance.cases import Case
-    from rollserve_server.conformance.server import ConformanceServer
+    from rollserve_conformance.cases import Case
+    from rollserve_conformance.server import ConformanceServer
     from rollserve_wire.v1.episode_batch_pb2 import Beginning
 
 __all__ = ["WrongError", "judge"]

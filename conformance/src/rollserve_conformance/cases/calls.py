@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 
-from rollserve_server.conformance.cases.case import RANDOM, Case, Json, abort, breaking, env, fragments, mlp, samples
-from rollserve_server.conformance.operations import array
-from rollserve_server.conformance.recordings import FOLDER, recording, sending
+from rollserve_conformance.cases.case import RANDOM, Case, Json, abort, breaking, env, fragments, mlp, samples
+from rollserve_conformance.operations import array
+from rollserve_conformance.recordings import FOLDER, recording, sending
 from rollserve_wire.v1.episode_batch_pb2 import Account, Progress
 from rollserve_wire.v1.evaluation_pb2 import Evaluation, Summary
 from rollserve_wire.v1.sampler_service_pb2 import EvaluateResponse

@@ -1,4 +1,4 @@
-"""The Python agent of the cases, which the kit's server has installed under the name `conformance`."""
+"""The Python agent of the cases, an installed agent of the name `conformance`."""
 
 from __future__ import annotations
 

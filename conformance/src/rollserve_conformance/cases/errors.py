@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rollserve_server.conformance.cases.case import RANDOM, Case, Json, abort, env, samples
-from rollserve_server.conformance.recordings import recording, sending
+from rollserve_conformance.cases.case import RANDOM, Case, Json, abort, env, samples
+from rollserve_conformance.recordings import recording, sending
 
 __all__ = ["access_cases", "error_cases"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rollserve_server.conformance.cases.case import RANDOM, Case, Json, breaking, env, fragments, mlp, samples
-from rollserve_server.conformance.operations import array
+from rollserve_conformance.cases.case import RANDOM, Case, Json, breaking, env, fragments, mlp, samples
+from rollserve_conformance.operations import array
 
 __all__ = ["many_agent_cases"]
 
-_MODULE = "rollserve_server.conformance.many_environments"
+_MODULE = "rollserve_conformance.many_environments"
 _RANDOM_AGENT: Json = {"agent": {"kind": "random"}}
 _GUARD: Json = {"agent": {"kind": "random", "action_mask": {"observation": "action_mask"}}}
 _SMALL = {"max_message_bytes": 24000}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollserve_server.authority import Authority
-from rollserve_server.identity import Token, TokenFile
 from rollserve_server.local import local_server
 from rollserve_server.testing import FaultyServer
 
@@ -24,10 +23,12 @@ __all__ = ["ConformanceServer", "conformance_server", "secure_server"]
 _OPTIONS = (
     *("--env", "Conformance-v0", "--backend", "in-process", "--workers", "2", "--rows", "2"),
     *("--vectorization", "rows", "--allow-method", "describe", "--seed", "0"),
-    *("--allow-module", "rollserve_server.conformance.many_environments"),
+    *("--allow-module", "rollserve_conformance.many_environments"),
     *("--log-level", "ERROR", "--worker-buffer-bytes", str(512 << 20)),
 )
-_DAYS = 1.0
+_MODULE = "rollserve_conformance.serve"
+_INSTANT_DAYS = "1e-9"
+"""How long a token is valid that has expired once the server reads it."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +68,8 @@ def conformance_server() -> Iterator[ConformanceServer]:
     Raises:
         RuntimeError: it did not start.
     """
-    with (
-        _installed_policy() as environment,
-        local_server(*_OPTIONS, module="rollserve_server.conformance.serve", environment=environment) as server,
-    ):
+    with local_server(*_OPTIONS, module=_MODULE) as server:
         yield ConformanceServer(server, FaultyServer(server), {"target": server.address}, {})
-
-
-@contextlib.contextmanager
-def _installed_policy() -> Iterator[dict[str, str]]:
-    """Yield environment variables of a server that has the policy of the cases installed."""
-    with tempfile.TemporaryDirectory(prefix="rollserve-") as name:
-        package = Path(name) / "rollserve_conformance_policy-1.0.dist-info"
-        package.mkdir()
-        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: rollserve-conformance-policy\nVersion: 1.0\n")
-        entry = "conformance = rollserve_server.conformance.policy:ConformancePolicy"
-        (package / "entry_points.txt").write_text(f"[rollserve.agents]\n{entry}\n")
-        yield {"PYTHONPATH": os.pathsep.join(filter(None, (name, os.environ.get("PYTHONPATH"))))}
 
 
 @contextlib.contextmanager
@@ -94,29 +80,37 @@ def secure_server() -> Iterator[ConformanceServer]:
         RuntimeError: it did not start.
     """
     with tempfile.TemporaryDirectory(prefix="rollserve-") as name:
-        folder = Path(name)
-        authority, stranger = Authority.new(_DAYS), Authority.new(_DAYS)
-        own = authority.server(["127.0.0.1"], _DAYS)
-        for file, content in {
-            "ca.pem": authority.own.cert,
-            "other-ca.pem": stranger.own.cert,
-            "server.pem": own.cert,
-            "server-key.pem": own.key,
-        }.items():
-            (folder / file).write_bytes(content)
-        token, text = Token.new("client", ("status", "sample", "agent:write", "env:write"), None)
-        expired, expired_text = Token.new("late", ("status",), -_DAYS)
-        limited, limited_text = Token.new("watcher", ("status",), None)
-        TokenFile(folder / "tokens.json").write([token, expired, limited])
-        options = (
-            *("--tls-cert", str(folder / "server.pem"), "--tls-key", str(folder / "server-key.pem")),
-            *("--token-hashes", str(folder / "tokens.json")),
-        )
+        own, other, tokens = (Path(name, part) for part in ("own", "other", "tokens.json"))
+        for folder in (own, other):
+            _run("init-tls", str(folder))
+
+        def token(name: str, *options: str) -> str:
+            return _run("token", "create", "--file", str(tokens), "--name", name, "--scope", "status", *options)
+
+        writer = token("client", "--scope", "sample", "--scope", "agent:write", "--scope", "env:write")
         others = {
-            "other_ca": str(folder / "other-ca.pem"),
-            "expired_token": expired_text,
-            "limited_token": limited_text,
+            "other_ca": str(other / "ca.pem"),
+            "expired_token": token("late", "--expires", _INSTANT_DAYS),
+            "limited_token": token("watcher"),
         }
-        with local_server(*_OPTIONS, *options, module="rollserve_server.conformance.serve") as server:
-            connect = {"target": server.address, "ca": str(folder / "ca.pem"), "token": text}
+        options = (
+            *("--tls-cert", str(own / "server.pem"), "--tls-key", str(own / "server-key.pem")),
+            *("--token-hashes", str(tokens)),
+        )
+        with local_server(*_OPTIONS, *options, module=_MODULE) as server:
+            connect = {"target": server.address, "ca": str(own / "ca.pem"), "token": writer}
             yield ConformanceServer(server, FaultyServer(server), connect, others)
+
+
+def _run(*command: str) -> str:
+    """Run a command of `rollserve-server`; return what it prints.
+
+    Raises:
+        RuntimeError: it has failed.
+    """
+    done = subprocess.run(  # noqa: S603  # the kit's own
+        [sys.executable, "-m", "rollserve_server", *command], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    return done.stdout.strip()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from rollserve_server.conformance.adapter import AdapterError
-from rollserve_server.conformance.cases import CASES, Case
-from rollserve_server.conformance.kit import CaseOutcome, line_of, prepared_server, run_cases
+from rollserve_conformance.adapter import AdapterError
+from rollserve_conformance.cases import CASES, Case
+from rollserve_conformance.kit import CaseOutcome, line_of, prepared_server, run_cases
 
 __all__ = ["main", "table_of"]
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.rpc import error_details_pb2, status_pb2
 
-from rollserve_server.conformance.many_reading import by_agent, joint
-from rollserve_server.conformance.reading import GROUPS, HEADERS, is_mask, mask_name
+from rollserve_conformance.many_reading import by_agent, joint
+from rollserve_conformance.reading import GROUPS, HEADERS, is_mask, mask_name
 from rollserve_wire.columns import MANY_COLUMNS
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from rollserve_server.conformance.reading import Arrays
+    from rollserve_conformance.reading import Arrays
     from rollserve_wire.v1 import episode_batch_pb2, evaluation_pb2
 
 __all__ = [

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rollserve_server.conformance.cases.case import RANDOM, Case, Json, breaking, env, fragments, mlp, samples
-from rollserve_server.conformance.operations import array
+from rollserve_conformance.cases.case import RANDOM, Case, Json, breaking, env, fragments, mlp, samples
+from rollserve_conformance.operations import array
 
 __all__ = ["segment_cases", "value_cases"]
 

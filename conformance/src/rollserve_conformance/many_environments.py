@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv, ParallelEnv  # an extra of the server
+from pettingzoo import AECEnv, ParallelEnv
 
 __all__ = ["ConformanceCrowd", "ConformanceRing"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from rollserve_server.testing.faults import WrappedRpcs
+from rollserve_server.testing.rpcs import WrappedRpcs
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["RpcRecorder"]
@@ -50,9 +50,10 @@ class RpcRecorder(WrappedRpcs):
         self._scripts.clear()
         return ""
 
-    async def _answer(
+    async def answer(
         self, name: str, handle: Callable[[object, Any], Awaitable[bytes]], requests: object, context: Any
     ) -> bytes:
+        """Return the response of a script or of the server, and record it."""
         async with self._recorded(name, context) as recorded:
             script = self._next_script(name)
             if script is not None:
@@ -61,9 +62,10 @@ class RpcRecorder(WrappedRpcs):
             recorded.keep(response)
             return response
 
-    async def _stream(
+    async def stream(
         self, name: str, handle: Callable[[object, Any], Awaitable[None]], requests: object, context: Any
     ) -> None:
+        """Send the responses of a script or of the server, and record them."""
         async with self._recorded(name, context) as recorded:
             script = self._next_script(name)
             if script is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rollserve_server.conformance.operations import array
+from rollserve_conformance.operations import array
 
 __all__ = ["RANDOM", "Case", "Json", "abort", "breaking", "env", "envs_per_worker", "fragments", "mlp", "samples"]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.conformance.reading import concatenated_batches, joined_segments, read_array, read_batch, unjoined
+from rollserve_conformance.reading import concatenated_batches, joined_segments, read_array, read_batch, unjoined
 from rollserve_wire.columns import MANY_COLUMNS, PER_STEP, POLICY_COLUMNS, joined_rows
 
 if TYPE_CHECKING:
-    from rollserve_server.conformance.reading import Arrays
+    from rollserve_conformance.reading import Arrays
     from rollserve_wire.v1 import multi_agent_batch_pb2
 
 __all__ = ["by_agent", "has_many_agents", "joint", "read_many_stream"]
