@@ -17,7 +17,7 @@ _TEXTS = {
     " for asyncio": "",
     ", in its event loop": "",
     "For one event loop.": "Thread-safe.",
-    "    All methods except `stream*` and `read*` are awaited. Cancelling a task that awaits a call cancels the call.\n": "",
+    "    Await all methods except `stream*` and `read*`. Cancelling a task that awaits a call cancels the call.\n": "",
     "An `async with` block": "A `with` block",
     "Async iterator": "Iterator",
     "concatenate(*batches)": "concatenate(*stream)",

@@ -136,7 +136,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
 
     `rollserve.aconnect` returns one. An `async with` block closes the connection at its end. A pickle carries the
     arguments of `aconnect`, and the unpickled sampler connects with its first call.
-    All methods except `stream*` and `read*` are awaited. Cancelling a task that awaits a call cancels the call.
+    Await all methods except `stream*` and `read*`. Cancelling a task that awaits a call cancels the call.
 
     All methods raise a `RollserveError` if the call fails; its subclasses say what the caller can do. An argument of
     the wrong type raises a TypeError. The keyword argument `timeout` of a method replaces the one of `aconnect` for a
