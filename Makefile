@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos scopes walks serve lock audit sbom clean
+.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos blocking scopes walks serve lock audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-32s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,7 +57,8 @@ $(VENV)-bridges/ready: client/pyproject.toml server/pyproject.toml pyproject.tom
 test-bridges: $(VENV)-bridges/ready ## test bridges to PyTorch, TorchRL, RLlib, Stable-Baselines3, JAX, pandas and Arrow
 	$(VENV)-bridges/bin/pytest tests/bridges $(OPTIONS)
 
-check: $(READY) ## check format, lint, types and protos
+check: $(READY) ## check format, lint, types, protos and what is generated
+	$(BIN)/python client/blocking.py --check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -100,6 +101,9 @@ conformance: $(READY) ## run the conformance kit with all clients, and write the
 
 protos: ## generate the Python classes of the protos, and the table of error reasons
 	protos/generate.sh client/src docs/errors.md
+
+blocking: $(READY) ## generate the client's modules that block from those for asyncio
+	$(BIN)/python client/blocking.py
 
 scopes: $(READY) ## write the table of scopes in docs/access.md from a server's answers
 	PYTHONPATH=tests/helpers $(BIN)/python -m scope_table

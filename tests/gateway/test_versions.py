@@ -19,7 +19,7 @@ from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve._calls.answers import collected
+from rollserve._calls.receiving import collected
 from rollserve.agent_versions import ParametersCollector
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec

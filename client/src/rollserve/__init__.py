@@ -59,16 +59,19 @@ from rollserve_wire.receipts import Receipt
 if TYPE_CHECKING:
     from rollserve import bridges, data, spaces, transforms
     from rollserve.agent_versions import AgentVersion, HeldAgent
+    from rollserve.async_dataset_stream import AsyncDatasetStream
+    from rollserve.async_record_stream import AsyncRecordStream
     from rollserve.async_round_stream import AsyncRoundStream
     from rollserve.async_sample_stream import AsyncSampleStream
     from rollserve.async_sampler import AsyncSampler, aconnect
     from rollserve.cross_play import CrossPlay
-    from rollserve.dataset_streams import AsyncDatasetStream, DatasetStream
+    from rollserve.dataset_stream import DatasetStream
     from rollserve.episode_buffer import EpisodeBuffer
-    from rollserve.episode_records import AsyncRecordStream, CallKind, EpisodeRecords, RecordPosition, RecordStream
+    from rollserve.episode_records import CallKind, EpisodeRecords, RecordPosition
     from rollserve.evaluation import AgentReturns, Evaluation, PolicyVersion, PopulationEvaluation
     from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
     from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
+    from rollserve.record_stream import RecordStream
     from rollserve.recordings import Recording
     from rollserve.replay import ReplayBuffer
     from rollserve.round_stream import RoundStream
@@ -175,16 +178,19 @@ _LATE = {
     name: module
     for module, names in {
         "rollserve.agent_versions": "AgentVersion HeldAgent",
+        "rollserve.async_dataset_stream": "AsyncDatasetStream",
+        "rollserve.async_record_stream": "AsyncRecordStream",
         "rollserve.async_round_stream": "AsyncRoundStream",
         "rollserve.async_sample_stream": "AsyncSampleStream",
         "rollserve.async_sampler": "AsyncSampler aconnect",
         "rollserve.cross_play": "CrossPlay",
-        "rollserve.dataset_streams": "AsyncDatasetStream DatasetStream",
+        "rollserve.dataset_stream": "DatasetStream",
         "rollserve.episode_buffer": "EpisodeBuffer",
-        "rollserve.episode_records": "AsyncRecordStream CallKind EpisodeRecords RecordPosition RecordStream",
+        "rollserve.episode_records": "CallKind EpisodeRecords RecordPosition",
         "rollserve.evaluation": "AgentReturns Evaluation PolicyVersion PopulationEvaluation",
         "rollserve.learning": "Advantages Estimate PolicyEstimates RunningReturns Transitions",
         "rollserve.multi_agent_batch": "AgentSteps MultiAgentBatch PolicyBatch",
+        "rollserve.record_stream": "RecordStream",
         "rollserve.recordings": "Recording",
         "rollserve.replay": "ReplayBuffer",
         "rollserve.round_stream": "RoundStream",

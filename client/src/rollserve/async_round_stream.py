@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import threading
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
-import grpc.aio
 
+from rollserve._calls.async_waiting import Queue, Waiting
 from rollserve._calls.base_round_stream import BaseReceiver, BaseRoundStream
-from rollserve._calls.time_limits import countable
 from rollserve_wire.errors import closed_error
 
 if TYPE_CHECKING:
@@ -25,9 +23,11 @@ __all__ = ["AsyncRoundStream"]
 
 
 class AsyncRoundStream(BaseRoundStream, AsyncIterator["EpisodeBatch"]):
-    """Asynchronous iterator over the rounds of continuous sampling; see `rollserve.RoundStream`.
+    """Async iterator over the rounds of continuous sampling, each as one batch, whose `round` says where it is from.
 
-    A task receives and joins the next rounds while others run.
+    A task receives and joins the next rounds while the trainer learns. If the connection or the server is lost, the
+    stream continues behind the last round that has arrived whole. At the end of its `async with` block, or with `end`,
+    the stream ends and has an account; after an error in the block, it is cancelled.
 
     >>> async with sampler.stream(fragment_length=128, max_policy_lag=1) as stream:  # doctest: +SKIP
     ...     async for batch in stream:
@@ -38,53 +38,65 @@ class AsyncRoundStream(BaseRoundStream, AsyncIterator["EpisodeBatch"]):
         RollserveError: from iteration, if the call fails.
     """
 
+    _receiver: _Receiver
+
     def __init__(self, parts: StreamParts) -> None:
         super().__init__(parts)
-        self._receiver = self._task = _Receiver(parts)
-        self._task.start()
+        receiver = _Receiver(parts)
+        receiver.start()
+        self._receiver = receiver
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: object, *exception: object) -> None:
-        if kind is None and not self._task.is_closed:
+        if kind is None and not self._receiver.is_closed:
             await self.end()
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_task"):
-            self._task.close_from_any_thread()
+        if hasattr(self, "_receiver") and not self._receiver.is_closed:
+            self._receiver.close_from_any_thread()
 
     async def __anext__(self) -> EpisodeBatch:
         while not self._has_ended:
             if not self._parts.buffer_rounds:
-                self._task.grant(self._num_handed)
-            item = await self._task.rounds.get()
+                self._receiver.grant(self._num_handed)
+            item = await self._receiver.rounds.get()
             if item is None:
                 self._has_ended = True
             elif isinstance(item, Exception):
-                self._task.rounds.put_nowait(item)  # for the next one who asks
+                self._receiver.rounds.put_nowait(item)  # for the next one who asks
                 raise item
             else:
                 is_wanted = self._is_wanted(item)
                 if self._parts.buffer_rounds:
-                    self._task.grant(self._num_handed)
+                    self._receiver.grant(self._num_handed)
                 if is_wanted:
                     return item
         raise StopAsyncIteration
 
     async def update_agent(self, agent: AgentUpdate, **options: Any) -> int:
-        """Give the workers a new agent, or new parameters; see `rollserve.RoundStream.update_agent`."""
+        """Give the workers a new agent, or new parameters, by the stream's connection.
+
+        For arguments and errors, see `AsyncSampler.update_agent`.
+        """
         version: int = await self._parts.update_agent(agent, **options)
         return version
 
     async def end(self) -> Account:
-        """End the stream and return its account; see `rollserve.RoundStream.end`."""
-        self._task.end()
+        """End the stream, once a round that has begun to arrive is complete, and return its account.
+
+        Rounds that have arrived and were not handed out count as unsent.
+
+        Raises:
+            RollserveError: the call failed.
+        """
+        self._receiver.end()
         while not self._has_ended:
-            item = await self._task.rounds.get()
+            item = await self._receiver.rounds.get()
             if isinstance(item, Exception):
-                self._task.rounds.put_nowait(item)
+                self._receiver.rounds.put_nowait(item)
                 raise item
             if item is None:
                 self._has_ended = True
@@ -94,7 +106,7 @@ class AsyncRoundStream(BaseRoundStream, AsyncIterator["EpisodeBatch"]):
 
     def close(self) -> None:
         """Cancel the stream unless it has ended."""
-        self._task.close()
+        self._receiver.close()
 
 
 class _Receiver(BaseReceiver):
@@ -102,95 +114,92 @@ class _Receiver(BaseReceiver):
 
     Attributes:
         rounds: rounds that have arrived; behind the last one None, or the error that ended the stream.
-        is_closed: whether the stream was cancelled.
     """
 
     def __init__(self, parts: StreamParts) -> None:
         super().__init__(parts)
-        self.rounds: asyncio.Queue[EpisodeBatch | Exception | None] = asyncio.Queue()
-        self.is_closed = False
-        self._closed = asyncio.Event()
-        self._requests: asyncio.Queue[pb.StreamSamplesRequest | None] = asyncio.Queue()
+        self.rounds: Queue[EpisodeBatch | Exception | None] = Queue()
+        self._waiting = Waiting(parts.limits.timeout)
+        self._lock = threading.Lock()  # where streams block, requests come from several threads
+        self._requests: Queue[pb.StreamSamplesRequest | None] = Queue()
         self._call: Any = None
-        self._loop = asyncio.get_running_loop()
-        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the stream was cancelled."""
+        return self._waiting.is_closed
 
     def start(self) -> None:
         """Open the stream and begin to receive."""
         self._open()
-        self._running = self._loop.create_task(self._run())
+        self._waiting.start(self._run)
 
     def grant(self, num_taken: int) -> None:
         """Tell the server how many rounds the trainer has taken."""
-        if not self.is_ending:
-            self._requests.put_nowait(self._receipt(num_taken))
+        with self._lock:
+            if not self.is_ending:
+                self._requests.put_nowait(self._receipt(num_taken))
 
     def end(self) -> None:
         """Tell the server that nothing more is wanted."""
-        if not self.is_ending:
-            self.is_ending = True
-            self._requests.put_nowait(None)
+        with self._lock:
+            if not self.is_ending:
+                self.is_ending = True
+                self._requests.put_nowait(None)
 
     def close(self) -> None:
         """Cancel the call unless it is over."""
-        self.is_closed = True
-        self._closed.set()
-        self._call.cancel()
+        self._waiting.close(self._call)
         self._requests.put_nowait(None)
 
     def close_from_any_thread(self) -> None:
         """Cancel the call unless it is over; any thread may collect a stream."""
-        if not self._call.done():
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self.close)
+        self._waiting.from_any_thread(self.close)
 
     def _open(self) -> None:
-        self._requests.put_nowait(None)  # ends the iterator of the call before
-        self._requests = asyncio.Queue()
-        self._requests.put_nowait(self._first_request())
-        self._call = self._parts.method(_all_of(self._requests), timeout=self._parts.limits.remaining())
+        with self._lock:
+            self._requests.put_nowait(None)  # ends the iterator of the call before
+            self._requests = Queue()
+            self._requests.put_nowait(self._first_request())
+            self._call = self._parts.method(_all_of(self._requests), timeout=self._parts.limits.remaining())
 
     async def _run(self) -> None:
+        last: Exception | None = closed_error("stream")  # unless this ends of itself
         try:
             await self._receive()
+            last = None
         except Exception as error:
-            self.rounds.put_nowait(error)
-        except asyncio.CancelledError:
-            self.rounds.put_nowait(closed_error("stream"))
-        else:
-            self.rounds.put_nowait(None)
+            last = error
         finally:
+            self.rounds.put_nowait(last)
             self.reader.close()
             self._requests.put_nowait(None)
 
     async def _receive(self) -> None:
         while True:
             try:
-                message = await asyncio.wait_for(self._call.read(), countable(self._parts.limits.timeout))
+                message = await self._waiting.message(self._call)
             except TimeoutError:
                 self._call.cancel()
-                raise self._silence_error() from None
+                raise self._interruptions.silence_error() from self._interruptions.last
             except grpc.RpcError as error:
                 if self.reader.is_complete:
                     return  # without its account
                 await self._wait_and_resume(error)
                 continue
-            if message is grpc.aio.EOF:
+            if message is None:
                 return
             for batch in self._rounds_of(message):
                 self.rounds.put_nowait(batch)
 
     async def _wait_and_resume(self, error: grpc.RpcError) -> None:
-        pause = None if self.is_closed else self._pause(error)
+        pause = self._pause(error)
         if pause is None:
-            raise closed_error("stream") if self.is_closed else self._final_error(error)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closed.wait(), pause)
-        if self.is_closed:
-            raise closed_error("stream")
+            raise self._interruptions.final_error(error) from self._interruptions.cause_of(error)
+        await self._waiting.pause(pause)
         self._open()
 
 
-async def _all_of(requests: asyncio.Queue[pb.StreamSamplesRequest | None]) -> AsyncIterator[pb.StreamSamplesRequest]:
+async def _all_of(requests: Queue[pb.StreamSamplesRequest | None]) -> AsyncIterator[pb.StreamSamplesRequest]:
     while (request := await requests.get()) is not None:
         yield request

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
-import grpc.aio
 
+from rollserve._calls.async_waiting import Waiting
 from rollserve._calls.base_stream import BaseStream
-from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.joining import Joining
 from rollserve._calls.requests import check_joinable
-from rollserve._calls.time_limits import countable
-from rollserve_wire.errors import closed_error
 
 if TYPE_CHECKING:
     from rollserve._calls.interruptions import Contact
@@ -30,11 +25,12 @@ __all__ = ["AsyncSampleStream"]
 
 
 class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
-    """Asynchronous iterator over the batches of a sampling call, as they arrive.
+    """Async iterator over the batches of a sampling call, as they arrive.
 
-    The arrays of a batch are read-only views of the message. Each batch can be used alone. If the connection or the
-    server is lost, the stream continues where it was, like `rollserve.SampleStream`. Closing the stream, or leaving its
-    `async with` block, cancels the call unless it is over.
+    The arrays of a batch are read-only views of the message. Each batch can be used alone;
+    `EpisodeBatch.concatenate(*batches).joined()` gives whole episodes. If the connection or the server is lost, the
+    stream continues where it was once both are back. It ends with the last error if no new data has arrived for its
+    timeout since then. Closing the stream, or leaving its `async with` block, cancels the call unless it is over.
 
     >>> async with sampler.stream_samples(10_000) as stream:  # doctest: +SKIP
     ...     async for batch in stream:
@@ -54,8 +50,7 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
         own_versions: OwnVersions,
         progress: ProgressOption | None = None,
     ) -> None:
-        self._closed = False
-        self._loop = asyncio.get_running_loop()
+        self._waiting = Waiting(limits.timeout)
         super().__init__(method, request, limits, contact, own_versions, progress)
 
     async def __aenter__(self) -> Self:
@@ -65,12 +60,9 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
         self.close()
 
     def __del__(self) -> None:
-        if not hasattr(self, "_call"):  # the call was never started
-            return
-        self._end_reports()
-        if not self._call.done():
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._call.cancel)  # any thread may collect the stream
+        if hasattr(self, "_call") and not self._waiting.is_closed:  # without a call, none was started
+            self._end_reports()
+            self._waiting.from_any_thread(self._call.cancel)
 
     async def __anext__(self) -> EpisodeBatch:
         while True:
@@ -78,15 +70,15 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
                 if (batch := self._read_next()) is not None:
                     return batch
             try:
-                with closed_unless_task_cancelled("stream"):
-                    response = await asyncio.wait_for(self._call.read(), countable(self._limits.timeout))
+                response = await self._waiting.message(self._call)
             except TimeoutError:
                 self.close()
                 raise self._interruptions.silence_error() from self._interruptions.last
             except grpc.RpcError as error:
                 await self._wait_and_resume(error)
                 continue
-            if response is grpc.aio.EOF:
+            if response is None:
+                self.close()
                 self._reader.end()
                 raise StopAsyncIteration
             self._take(response)
@@ -115,17 +107,14 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
 
     def close(self) -> None:
         """Cancel the call unless it is over."""
-        self._closed = True
-        self._call.cancel()
+        self._waiting.close(self._call)
         self._end_reports()
 
     async def _wait_and_resume(self, error: grpc.RpcError) -> None:
         """Resume the stream after a pause, or raise the error if resuming cannot help."""
         pause = self._pause(error)
         if pause is None:
-            self._end_reports()
+            self.close()
             raise self._interruptions.final_error(error) from self._interruptions.cause_of(error)
-        await asyncio.sleep(pause)
-        if self._closed:
-            raise closed_error("stream") from None
+        await self._waiting.pause(pause)
         self._resume()

@@ -1,17 +1,14 @@
-"""Client of a sampler on a server, for asyncio: the methods of `rollserve.sampler`, awaited."""
+"""Client of a sampler on a server, for asyncio."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-import grpc
-
 from rollserve._calls import requests
-from rollserve._calls.answers import DataCollector, collected_async, receive_answer_async
-from rollserve._calls.cancellation import closed_unless_task_cancelled
+from rollserve._calls.answers import DataCollector
+from rollserve._calls.async_receiving import collected, receive, receive_answer
 from rollserve._calls.connection import Connection
 from rollserve._calls.requests import restore_request
 from rollserve._calls.time_limits import DEFAULT_RENDER_SECONDS, DEFAULT_TIMEOUT
@@ -37,12 +34,13 @@ if TYPE_CHECKING:
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import Agent, AgentUpdate, MemberParameters
+    from rollserve.async_dataset_stream import AsyncDatasetStream
+    from rollserve.async_record_stream import AsyncRecordStream
     from rollserve.async_round_stream import AsyncRoundStream
     from rollserve.cross_play import CrossPlay, Player, Seat
-    from rollserve.dataset_streams import AsyncDatasetStream
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
-    from rollserve.episode_records import AsyncRecordStream, EpisodeRecords, RecordPosition
+    from rollserve.episode_records import EpisodeRecords, RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
     from rollserve.recordings import Recording
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from rollserve_wire.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve_wire.moments import RunningMoments
 
-__all__ = ["AsyncSampleStream", "AsyncSampler", "aconnect"]
+__all__ = ["AsyncSampler", "aconnect"]
 
 
 _Result = TypeVar("_Result")
@@ -73,14 +71,46 @@ def aconnect(
     token: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
 ) -> AsyncSampler:
-    """Return a sampler for asyncio on the server at `target`.
-
-    The first call opens the connection, which belongs to the event loop of that call. For arguments and errors, see
-    `rollserve.connect`.
+    """Return a sampler for asyncio on the server at `target`. The first call opens the connection, in its event loop.
 
     >>> async with rollserve.aconnect("127.0.0.1:50051") as sampler:  # doctest: +SKIP
     ...     await sampler.update_agent(rollserve.RandomAgent())
     ...     batch = await sampler.obtain_samples(10_000)
+
+    Args:
+        target: address of the server: "host:port", or a name with one of gRPC's schemes, such as "unix:/a/path"; or the
+            name of a context, a table of the file `~/.config/rollserve/contexts.toml` with the keys `address`, `ca`,
+            `cert`, `key` and `token_file`. Several addresses with commas between them, or "dns:///host:port" for all
+            addresses of a name, stand for gateways of which one has the sampler.
+        sampler: name of the sampler; empty for the default one.
+        timeout: seconds that an update may take, and that a sampling call may go without any progress. A long call does
+            not reach the timeout as long as it makes steps. A call that begins while the server is away waits for it as
+            long, if the server has answered before; otherwise it fails at once. `float("inf")` for no limit.
+        max_message_bytes: size of the largest message to receive, 8 MiB by default; None for gRPC's own limit.
+        compression: "lz4", "zstd" or a sequence of them, best first: codecs that the server may use for columns that
+            they make smaller. Needs the extra `rollserve[compression]`. None for no compression.
+        shared_memory: whether large messages may be received through memory shared with the server, which takes less
+            time. That works if the server runs on the same machine for the same user and was started with
+            `--shared-memory-bytes`; otherwise messages are sent as usual. `account.shared_message_bytes` says how much
+            was received that way.
+        shared: whether the client uses agents and environments that other clients of the same sampler set. By default,
+            calls fail with a PreconditionError (`Reason.UNEXPECTED_VERSION`) once another client has replaced or
+            changed what this client set. A client that has set nothing uses what is there.
+        credentials: credentials of gRPC, which encrypt the connection, instead of files.
+        ca: PEM file with certificates of authorities, to encrypt the connection if one of them signed the server's.
+            Without it, and with `cert` or `credentials`, gRPC's own list of authorities counts. By default the
+            environment variable ROLLSERVE_CA names the file, or the context if `target` is one; without any file the
+            connection is not encrypted.
+        cert: PEM file with a certificate of the client, for servers that ask for one; by default ROLLSERVE_CERT.
+        key: PEM file with its private key; by default ROLLSERVE_KEY.
+        token: bearer token, for servers that ask who their clients are; by default ROLLSERVE_TOKEN. Connections that
+            leave this machine have to be encrypted.
+        token_file: file with the token instead, which is read for each call; by default ROLLSERVE_TOKEN_FILE.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        InvalidArgumentError: an argument with an invalid value.
+        ModuleNotFoundError: a codec whose package is not installed.
     """
     connection = Connection.of(
         target,
@@ -102,14 +132,28 @@ def aconnect(
 
 @list_options
 class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncDatasetStream"]):
-    """Client of a sampler for asyncio: sends agents and environments, and receives episodes.
+    """Client of a sampler for asyncio: sends agents and environments, and receives episodes. For one event loop.
 
-    `rollserve.aconnect` returns one. In an `async with` block, the connection is closed at the end. A pickle
-    carries the arguments of `aconnect`, and the unpickled sampler connects with its first call.
+    `rollserve.aconnect` returns one. An `async with` block closes the connection at its end. A pickle carries the
+    arguments of `aconnect`, and the unpickled sampler connects with its first call.
+    Await all methods except `stream*` and `read*`. Cancelling a task that awaits a call cancels the call.
 
-    It has the methods of `rollserve.Sampler`, with the same arguments, results and errors. All except the `stream_*`
-    methods are awaited. Cancelling a task that awaits a call cancels the call.
+    All methods raise a `RollserveError` if the call fails; its subclasses say what the caller can do. An argument of
+    the wrong type raises a TypeError. The keyword argument `timeout` of a method replaces the one of `aconnect` for a
+    call.
+
+    Calls sample with the agent and the environment that this client set, or fail with a PreconditionError
+    (`Reason.UNEXPECTED_VERSION`) if another client has updated them since, unless `aconnect` was given `shared=True`.
+    What this client has not set, or what a call names by `policy_version` or `env_version`, may be anybody's.
+
+    An update that fails changes nothing on the server. A sampling call that fails or is cancelled uses up the indices
+    of the episodes that it may have delivered, if it continued the sampler's own sequence. A fragment call that fails
+    or is cancelled leaves the rows where they were.
     """
+
+    def __init__(self, connection: Connection, channel: grpc.aio.Channel | None = None) -> None:
+        super().__init__(connection)
+        self._channel = connection.async_channel(self._contact.gateways) if channel is None else channel
 
     async def __aenter__(self) -> Self:
         return self
@@ -131,9 +175,30 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         observation_moments: RunningMoments | Mapping[str, RunningMoments] | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Give the workers a new agent, or new parameters for the present one; return the policy version.
+        """Give the workers a new agent, or new parameters for the present one.
 
-        For arguments and errors, see `rollserve.Sampler.update_agent`.
+        >>> await sampler.update_agent(rollserve.MlpAgent(parameters, "categorical"))  # doctest: +SKIP
+
+        Args:
+            agent: update for all workers: a whole agent, or a mapping from names to arrays with parameters for the
+                present agent. For an MLP the mapping has all parameters; for an ONNX or Python agent it has any, and
+                the others stay as they are. Or an `AgentChange` of the settings of the present Python agent. For an
+                environment with many agents, `Policies`, or a mapping from names of policies to such updates.
+            per_worker: instead of `agent`, one update for each worker, or None to leave the worker's agent as it is.
+            skip_if_identical: whether to do nothing if the update would leave each worker's agent the same, bit for
+                bit.
+            observation_moments: moments whose mean and variance become the parameters `observation/mean` and
+                `observation/variance` of the update, so that the agent normalizes by them; of no step, they leave the
+                update as it is. For policies by name, a mapping from names among theirs to moments.
+            timeout: seconds to wait for the answer, instead of the timeout given to `aconnect`.
+
+        Returns:
+            The new policy version, once every worker has it; or the current version, if nothing was done.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: an array of a dtype that cannot be sent.
         """
         request = requests.update_agent_request(
             self._name, self._own_versions, agent, per_worker, skip_if_identical, observation_moments
@@ -149,9 +214,28 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates | None] | None = None,
         timeout: float | None = None,
     ) -> EnvUpdate:
-        """Replace or change the workers' environments; return the new version and spaces.
+        """Replace or change the workers' environments.
 
-        For arguments and errors, see `rollserve.Sampler.update_env`.
+        >>> env = await sampler.update_env("CartPole-v1", kwargs={"max_episode_steps": 200})  # doctest: +SKIP
+
+        Args:
+            env: update for all workers: an id, a specification, or a change of the present environment. A list has a
+                specification or a change for each row of a worker, or None to leave the row's environment as it is;
+                the episode of index i then runs in row i modulo the number of all rows.
+            kwargs: keyword arguments of the environment, if `env` is an id. JSON has to be able to hold them.
+            wrappers: wrappers around the environment, innermost first, if `env` is an id.
+            per_worker: instead of `env`, a specification, a change or such a list for each worker, or None to leave the
+                worker's environments as they are; they are only reset, like all others. The spaces of all workers must
+                be equal.
+            timeout: seconds to wait for the answer, instead of the timeout given to `aconnect`.
+
+        Returns:
+            The new version and spaces, once every worker has its environments.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: an argument that JSON cannot hold.
         """
         request = requests.update_env_request(self._name, self._own_versions, env, kwargs, wrappers, per_worker)
         updated = env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout), request)
@@ -163,15 +247,43 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     ) -> list[Any]:
         """Call a method of the workers' environments, and return its values.
 
-        For arguments and errors, see `rollserve.Sampler.call_environments`.
+        Each environment is made for the call, with its arguments, wrappers and task, and thrown away afterwards. So the
+        method has no effect on episodes: a curriculum asks here, and sets tasks by `update_env(EnvChange(task=…))`.
+
+        >>> await sampler.call_environments("describe_task", {"level": 3})  # doctest: +SKIP
+
+        Args:
+            method: name of a method of the environment or of a wrapper; servers allow the methods of `--allow-method`.
+            arguments: the method's arguments; JSON has to be able to hold them.
+            env_version: version of the environments; None for the current one.
+            timeout: seconds to wait for the answer, instead of the timeout given to `aconnect`.
+
+        Returns:
+            The values, from JSON: one for each element of `status().envs`. That is one if all workers have the same
+            environment, else one for each worker, or one for each row of each worker.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: an argument that JSON cannot hold.
         """
         request = requests.call_environments_request(self._name, self._own_versions, method, arguments, env_version)
         return env_values_from_proto(await self._call(self._stub.CallEnvironments, request, timeout))
 
     async def resize(self, num_workers: int, *, timeout: float | None = None) -> int:
-        """Add or remove workers while the sampler runs; return the previous number of workers.
+        """Add workers after the last one, or remove those with the highest indices, while the sampler runs.
 
-        For arguments and errors, see `rollserve.Sampler.resize`.
+        Calls that are running keep the workers they began with; later calls have the new ones. Whole episodes of
+        `obtain_samples` and evaluations stay the same. Exact episodes and fragments depend on the number of workers:
+        fragments continue in a new sequence.
+
+        Args:
+            num_workers: new number of workers, from 1 to 10,000.
+            timeout: seconds to wait for the answer. The server gives up if workers have not started within its own
+                limit, 120 seconds by default; nothing has changed then.
+
+        Returns:
+            The previous number of workers.
         """
         request = requests.resize_request(self._name, num_workers)
         return (await self._call(self._stub.ResizePool, request, timeout)).previous_worker_count
@@ -181,7 +293,20 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     ) -> EpisodeBatch:
         """Sample whole episodes with at least `num_steps` steps in all.
 
-        For arguments and errors, see `rollserve.Sampler.obtain_samples`.
+        Where the environment has many agents, the result is a `MultiAgentBatch`; see `rollserve.MultiAgentBatch.of`.
+
+        >>> batch = await sampler.obtain_samples(10_000, seed=7)  # doctest: +SKIP
+
+        Args:
+            num_steps: minimum number of steps; positive.
+            out: buffer to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
+            options: `seed`, `max_episode_length`, `policy_version`, `deterministic`, `timeout`, `deadline`, `prefetch`,
+                `progress` and others; `rollserve.SamplingOptions` describes them all.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
+            ValueError: another call uses the buffer.
         """
         requests.check_joinable(options.get("blackhole"))
         async with self.stream_samples(num_steps, **options) as stream:
@@ -196,7 +321,17 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     ) -> EpisodeBatch:
         """Sample an exact number of episodes on each worker: first all of worker 0, then all of worker 1, and so on.
 
-        For arguments and errors, see `rollserve.Sampler.obtain_exact_episodes`.
+        Where the environment has many agents, the result is a `MultiAgentBatch`; see `rollserve.MultiAgentBatch.of`.
+
+        Args:
+            num_episodes_per_worker: number of episodes of each worker; positive.
+            out: buffer to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
+            options: see `rollserve.SamplingOptions`.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
+            ValueError: another call uses the buffer.
         """
         requests.check_joinable(options.get("blackhole"))
         async with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
@@ -216,7 +351,41 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     ) -> EpisodeBatch:
         """Sample exactly a number of steps, the same number of each row; episodes continue from call to call.
 
-        For arguments and errors, see `rollserve.Sampler.obtain_fragments`.
+        Each segment is a fragment: the part of an episode that this call delivers. Fragments are ordered by worker. Of
+        each worker, the fragments of episodes that ended are first, in the order of their ends, followed by the
+        fragments of episodes that go on, by row. A fragment of an episode that goes on has neither flag set.
+        `first_steps` is the number of steps of the episode that earlier calls delivered. The `episode_indices` of a row
+        rise by the number of rows from episode to episode.
+
+        An update of the agent leaves the rows as they are; an update of the environments starts them over. A call that
+        fails leaves the rows where they were, and the next call continues from there.
+
+        >>> batch = await sampler.obtain_fragments(steps_per_row=100)  # doctest: +SKIP
+        >>> batch = await sampler.obtain_fragments(800)  # of 8 rows, 100 steps each  # doctest: +SKIP
+
+        Args:
+            num_steps: number of steps; a multiple of the number of rows of all workers.
+            steps_per_row: number of steps of each row, instead of `num_steps`. The client asks the server first how
+                many rows there are.
+            soft_horizon: whether an episode that reaches `max_episode_length` ends without a reset, so that the row's
+                next episode begins where this one ends.
+            row_step_count: with `seed`, position of the rows at the beginning, in steps that each row has made, as in
+                `account.row_step_count`: their present position, or the one before the last call, to repeat that call.
+                By default, a seed begins at its first step.
+            fraction_of_workers: fraction of the workers that have to make all their steps, above 0 and up to 1. As soon
+                as that many have, the others stop, and the batch has fewer steps than requested, by
+                `account.num_missing_steps`. Their rows continue from there with the next call. Such a call is not
+                resumed if its connection breaks: it fails, and leaves the rows where they were. By default, all
+                workers make all their steps.
+            fraction_of_samples: beside `fraction_of_workers`, fraction of its steps that each of the other workers has
+                to make before it stops, from 0, the default, to 1.
+            out: buffer to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
+            options: see `rollserve.SamplingOptions`; not `first_episode_index`, `prefetch` or `skip_failed_episodes`.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
+            ValueError: another call uses the buffer.
         """
         requests.check_joinable(options.get("blackhole"))
         if num_steps is None or steps_per_row is not None:
@@ -236,7 +405,20 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     ) -> Evaluation:
         """Evaluate the agent on a number of episodes, in environments that only evaluations use.
 
-        For arguments and errors, see `rollserve.Sampler.evaluate`.
+        An evaluation uses and changes nothing of the sampler's own, such as its sequence or its environments.
+
+        >>> print(await sampler.evaluate(100, deterministic=True))  # doctest: +SKIP
+        return 487.2 ± 4.1, length 487.2 ± 4.1 (100 episodes of policy version 12)
+
+        Args:
+            num_episodes: number of episodes, from 1 to 131,072.
+            return_episodes: whether the result includes the episodes themselves.
+            options: `deterministic`, `env`, `seed`, `progress` and others; `rollserve.EvaluationOptions` describes them
+                all.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
         """
         reader = self._evaluation_reader(num_episodes, return_episodes, options)
         return await self._receive(self._stub.Evaluate, reader, options)
@@ -252,7 +434,25 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     ) -> CrossPlay:
         """Let policies play against each other in an environment with many agents, and rate them.
 
-        For arguments and errors, see `rollserve.Sampler.cross_play`.
+        All pairings are one evaluation, which uses and changes nothing of the sampler's own.
+
+        >>> print(await sampler.cross_play(["main", ("main", -1), "random"], 100))  # doctest: +SKIP
+
+        Args:
+            players: policies that the sampler holds, or pairs (policy, version) as in a policy map.
+            num_episodes: number of episodes of each pairing. Each two players are two pairings, one for each order of
+                the seats.
+            opponents: policies for the second seat, against which the players are paired in the first one; None for
+                each player against each other, in both orders.
+            seats: the agents that the two of a pairing act for: each a key of a policy map, such as `0` or
+                `"adversary_*"`, or a tuple of them.
+            options: see `rollserve.EvaluationOptions`; not `policy_map`.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
+            InvalidArgumentError: too few players, one twice, seats that no agent has or that leave out one, or a return
+                that is NaN.
         """
         from rollserve.cross_play import Pairings
 
@@ -271,10 +471,103 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     ) -> PopulationEvaluation:
         """Evaluate K parameter sets of the agent, or of some policies by name, on a number of episodes each.
 
-        For arguments and errors, see `rollserve.Sampler.evaluate_population`.
+        A member's results equal what `evaluate` returns after an update with its parameters, where rows are stepped one
+        by one. An evaluation uses and changes nothing of the sampler's own.
+
+        >>> members = {name: np.stack([...]) for name in agent.parameters}  # (K, …) each  # doctest: +SKIP
+        >>> result = await sampler.evaluate_population(members, 4)  # doctest: +SKIP
+
+        In an environment with many agents, members have the parameters of one or several policies, and all other
+        policies are as they are.
+
+        >>> result = await sampler.evaluate_population({"red": members}, 4)  # doctest: +SKIP
+        >>> result.by_policy()[("red", 0)].mean(axis=1)  # (K,)  # doctest: +SKIP
+
+        Args:
+            parameters: arrays of shape (K, …) by name, with parameters of the present agent for each of the K members.
+                The members share the agent's own values of parameters that are left out. In an environment with many
+                agents, such mappings by the name of the policy.
+            num_episodes: number of episodes of each member; at most 131,072 for all members together.
+            same_episodes: whether all members have the same seeds.
+            options: see `rollserve.EvaluationOptions`; not `skip_failed_episodes`.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
+            ValueError: an array of a dtype that cannot be sent.
         """
         reader = self._population_reader(parameters, num_episodes, same_episodes, options)
         return await self._receive(self._stub.EvaluatePopulation, reader, options)
+
+    async def render(
+        self,
+        batch: EpisodeBatch | None = None,
+        segment: int = 0,
+        *,
+        seed: int | None = None,
+        index: int | None = None,
+        version: int | None = None,
+        env_version: int | None = None,
+        max_episode_length: int | None = None,
+        deterministic: bool = False,
+        format: VideoFormat = "mp4",  # noqa: A002  # what it is called everywhere
+        fps: float | None = None,
+        overlays: Sequence[Overlay] = (),
+        timeout: float | None = DEFAULT_RENDER_SECONDS,
+    ) -> Video:
+        """Return a video of an episode, which the server replays in an environment of its own.
+
+        The episode is one of a batch, or one that the server samples for that: the episode of this index in the
+        sequence of the seed, as `obtain_samples` would deliver it. The server compares the replay with the episode bit
+        by bit, so that the video shows what was sampled. Workers go on sampling meanwhile. Where rows are stepped at
+        once (class BLOCK), the sampled episode is one of the same environment stepped one by one.
+
+        >>> (await sampler.render(batch, 3)).save("episode.mp4")  # doctest: +SKIP
+        >>> (await sampler.render(seed=1, index=17, overlays=["step", "reward"])).save("episode.mp4")  # doctest: +SKIP
+
+        Args:
+            batch: has the episode, whole and with its seed.
+            segment: position of the episode in the batch.
+            seed: root seed of an episode to sample; None for the seed of the sampler's own sequence.
+            index: index of the episode to sample.
+            version: version of the agent that acts; None for the current one.
+            env_version: version of the environment; None for the one of the batch's account, or the current one.
+            max_episode_length: maximum number of steps of the episode to sample; None for the environment's limit.
+            deterministic: whether the agent acts without randomness.
+            format: `mp4`, or `raw` for the pictures as they were rendered.
+            fps: pictures per second; None for what the environment says, or 30.
+            overlays: lines of text in the pictures: `step`, `reward` with the sum so far, `action`, and `value` if the
+                agent has one.
+            timeout: seconds for the whole call.
+
+        Raises:
+            InvalidArgumentError: an environment that cannot be rendered (`ENV_NOT_RENDERABLE`), or actions that do not
+                fit it.
+            PreconditionError: a version that is not kept, or a replay that differs from the episode (`REPLAY_DIFFERS`).
+            LimitError: a video that is too large for the server (`VIDEO_TOO_LARGE`).
+            ServerError: an environment that fails, or a package that the server lacks (`PACKAGE_NOT_FOUND`).
+            ValueError: a batch beside what says which episode to sample, or neither; a segment that is no whole
+                episode.
+            RollserveError: the call failed for another reason.
+        """
+        from rollserve.video import VideoCollector, render_request
+
+        request = render_request(
+            self._name,
+            self._own_versions,
+            batch,
+            segment,
+            seed=seed,
+            index=index,
+            version=version,
+            env_version=env_version,
+            max_episode_length=max_episode_length,
+            deterministic=deterministic,
+            video_format=format,
+            fps=fps,
+            overlays=overlays,
+        )
+        return await self._call(collected(self._stub.RenderEpisode, VideoCollector), request, timeout)
 
     async def record(
         self,
@@ -287,7 +580,30 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     ) -> Recording:
         """Record whole episodes on the server, into a Minari dataset in the folder that its operator allows.
 
-        For arguments and errors, see `rollserve.Sampler.record`.
+        Nothing of the episodes passes through the client. The dataset is whole at any time. A recording that is
+        interrupted or cancelled goes on where it stopped if it is asked for again, and gives the dataset of one that
+        was never interrupted; asked for more, it extends the dataset. If connection or server are lost, it goes on once
+        both are back.
+
+        >>> await sampler.record("cartpole/expert-v0", num_episodes=1000, seed=7)  # doctest: +SKIP
+
+        Args:
+            dataset_id: Minari's id, such as `cartpole/expert-v0`: the folder within the server's `--data-dir`.
+            num_episodes: number of episodes that the dataset has at the end.
+            num_steps: instead, the least number of steps.
+            metadata: Minari's `author`, `author_email`, `algorithm_name`, `description` and `code_permalink` of a new
+                dataset.
+            options: `seed`, `policy_version`, `deterministic`, `progress` and others; see `rollserve.SamplingOptions`.
+                Without a seed, a dataset goes on with its own, and a new one has a random one. Not `agent`, `prefetch`,
+                `blackhole` and moments.
+
+        Raises:
+            PreconditionError: the dataset has another origin (`Reason.DATASET_DIFFERS`), or is being recorded
+                (`Reason.DATASET_IN_USE`).
+            LimitError: the server's disk is full (`Reason.DISK_FULL`); what was recorded stays.
+            AccessError: the operator does not allow the path (`Reason.PATH_NOT_ALLOWED`).
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
         """
         reader = self._recording_reader(dataset_id, num_episodes, num_steps, metadata, options)
         return await self._receive(self._stub.RecordDataset, reader, options)
@@ -306,9 +622,10 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
             batch: batch of this sampler, of the present version of its environment.
             agent: the agent that acted, for its digest; None leaves it out. It is compared with the version that acted,
                 which the server sends if it still keeps it: the kind, and the parameters of MLPs.
-            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
+            timeout: seconds to wait for the answer, instead of the timeout given to `aconnect`.
 
         Raises:
+            TypeError: the batch of an environment with many agents.
             ValueError: a batch without an account, another version of the environment, environments that differ between
                 rows, arguments of the environment that clients do not see, or an agent that is not the one that acted.
         """
@@ -328,9 +645,25 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     async def metrics(self, since: RecordPosition | None = None, *, timeout: float | None = None) -> EpisodeRecords:
         """Return the records of episodes that have ended, such as their returns: also of other clients' calls.
 
-        For arguments and errors, see `rollserve.Sampler.metrics`.
+        Episodes in fragments count with all their steps, once they have ended. The server keeps the last records
+        (`--episode-records`, 10,000 by default); `num_missed` says how many of the requested ones it has not.
+
+        >>> records = await sampler.metrics()  # doctest: +SKIP
+        >>> records.returns[records.policy_versions == 3].mean()  # doctest: +SKIP
+        >>> later = await sampler.metrics(since=records.end)  # doctest: +SKIP
+
+        Args:
+            since: position of the first record: `end` of earlier records. By default, the first one ever.
+            timeout: seconds to wait for all records, instead of the timeout given to `aconnect`.
+
+        Raises:
+            PreconditionError: the server or its sampler has started again since, so that positions begin anew; the
+                reason is SAMPLER_RUN.
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
         """
-        from rollserve.episode_records import AsyncRecordStream, EpisodeRecords, records_request
+        from rollserve.async_record_stream import AsyncRecordStream
+        from rollserve.episode_records import EpisodeRecords, records_request
 
         request, seconds = records_request(self._name, since, follow=False), self._answer_seconds(timeout)
         async with AsyncRecordStream(self._opened(self._stub.GetMetrics), request, seconds) as stream:
@@ -339,9 +672,17 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     def stream_metrics(self, since: RecordPosition | None = None) -> AsyncRecordStream:
         """Stream the records of ended episodes, and go on with each that ends until the stream is closed.
 
-        For arguments and errors, see `rollserve.Sampler.stream_metrics`.
+        A reader who is too late for some records loses them, and learns how many; nothing waits for readers.
+
+        >>> async with sampler.stream_metrics() as stream:  # doctest: +SKIP
+        ...     async for records in stream:
+        ...         print(records.returns.mean())
+
+        Args:
+            since: as of `metrics`.
         """
-        from rollserve.episode_records import AsyncRecordStream, records_request
+        from rollserve.async_record_stream import AsyncRecordStream
+        from rollserve.episode_records import records_request
 
         request = records_request(self._name, since, follow=True)
         return AsyncRecordStream(self._opened(self._stub.GetMetrics), request, None)
@@ -359,9 +700,32 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         exist_ok: bool = False,
         timeout: float | None = None,
     ) -> EnvUpdate:
-        """Create the sampler that this client is connected to; return the version and spaces of its environments.
+        """Create the sampler that this client is connected to, by the name given to `aconnect`.
 
-        For arguments and errors, see `rollserve.Sampler.create_sampler`.
+        >>> async with rollserve.aconnect("127.0.0.1:50051", sampler="run-7") as sampler:  # doctest: +SKIP
+        ...     await sampler.create_sampler("CartPole-v1", num_workers=2, exist_ok=True)
+
+        Args:
+            env: environment to start with: an id or a specification.
+            kwargs: keyword arguments of the environment, if `env` is an id.
+            wrappers: wrappers around the environment, innermost first, if `env` is an id.
+            num_workers: number of workers.
+            seed: root seed of the episodes of calls that name none; by default a random one.
+            lease_seconds: time without a call after which the server deletes the sampler; 0 for never, None for the
+                server's default, an hour unless its operator has set another.
+            quota: limits below the operator's.
+            exist_ok: whether a sampler of this name that the same user created by an equal request is used as it is. So
+                a trainer that starts again finds its sampler.
+            timeout: seconds to wait for the answer; workers may take 120 seconds to start.
+
+        Returns:
+            The version and the spaces of the environments, once the workers are ready.
+
+        Raises:
+            InvalidArgumentError: there is another sampler of this name (`Reason.SAMPLER_EXISTS`), or an argument is
+                wrong.
+            LimitError: the operator allows no further sampler, or none as large.
+            RollserveError: the call failed in another way; nothing is left of the sampler then.
         """
         request = requests.create_sampler_request(
             self._name, env, kwargs, wrappers, num_workers, seed, lease_seconds, quota, exist_ok
@@ -369,17 +733,55 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         return env_update_from_proto(await self._call(self._stub.CreateSampler, request, timeout), request)
 
     async def delete_sampler(self, *, timeout: float | None = None) -> None:
-        """Delete the sampler that this client is connected to; see `rollserve.Sampler.delete_sampler`."""
+        """Delete the sampler that this client is connected to: its calls end, and then its workers.
+
+        Calls of this or other clients that are running fail with an InvalidArgumentError (`Reason.SAMPLER_DELETED`),
+        and so do later ones. The default sampler cannot be deleted.
+        """
         request = samplers_pb2.DeleteSamplerRequest(sampler=self._name)
         await self._call(self._stub.DeleteSampler, request, timeout)
 
     async def save(self, *, timeout: float | None = None) -> bytes:
-        """Return all that another server needs to go on as the sampler would; see `rollserve.Sampler.save`."""
+        """Return all that another server needs to go on as the sampler would; `restore` takes it.
+
+        These are the versions of agents and environments that the server keeps, where its sequences stand, with the
+        actions that lead there, and its counters. Calls that run count as not begun, and are not disturbed. The bytes
+        are a file that nothing is executed to read, and that later releases read.
+
+        >>> Path("sampler.saved").write_bytes(await sampler.save())  # doctest: +SKIP
+
+        Args:
+            timeout: seconds to wait for the answer, instead of the timeout given to `aconnect`.
+
+        Raises:
+            PreconditionError: an agent is a pickle, which cannot be saved.
+            RollserveError: the call failed.
+        """
         request = samplers_pb2.SaveSamplerRequest(sampler=self._name)
-        return await self._call(collected_async(self._stub.SaveSampler, DataCollector), request, timeout)
+        return await self._call(collected(self._stub.SaveSampler, DataCollector), request, timeout)
 
     async def restore(self, saved: bytes | str | os.PathLike[str], *, timeout: float | None = None) -> None:
-        """Replace the sampler by a saved one; for arguments and errors, see `rollserve.Sampler.restore`."""
+        """Replace the sampler by a saved one, which may be another server's.
+
+        Its next calls deliver what the saved sampler's next calls would have, to the last bit, as far as its
+        environments are reproducible. It has the saved number of workers. Other clients' calls fail, because it is a
+        new run (`Reason.SAMPLER_RUN`). A restore that fails changes nothing.
+
+        >>> await sampler.restore("sampler.saved")  # doctest: +SKIP
+
+        Args:
+            saved: what `save` returned, or the path of a file that holds it.
+            timeout: seconds to wait for the answer, instead of the timeout given to `aconnect`.
+
+        Raises:
+            InvalidArgumentError: the bytes are incomplete, changed or of a newer format; or the server refuses an
+                environment or an agent.
+            PreconditionError: the server's settings would make other episodes (`Reason.SAVED_SAMPLER`), or the sampler
+                outlives its server on an existing Ray cluster.
+            RollserveError: the call failed.
+            TypeError: neither bytes nor a path.
+            OSError: the file cannot be read.
+        """
         request = restore_request(self._name, self._own_versions, saved)
         self._own_versions.restore(await self._call(self._stub.RestoreSampler, request, timeout))
 
@@ -395,42 +797,6 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(await self._call(self._stub.ListAgentVersions, request, timeout))
 
-    async def render(
-        self,
-        batch: EpisodeBatch | None = None,
-        segment: int = 0,
-        *,
-        seed: int | None = None,
-        index: int | None = None,
-        version: int | None = None,
-        env_version: int | None = None,
-        max_episode_length: int | None = None,
-        deterministic: bool = False,
-        format: VideoFormat = "mp4",  # noqa: A002  # what it is called everywhere
-        fps: float | None = None,
-        overlays: Sequence[Overlay] = (),
-        timeout: float | None = DEFAULT_RENDER_SECONDS,
-    ) -> Video:
-        """Return a video of an episode; for arguments and errors, see `rollserve.Sampler.render`."""
-        from rollserve.video import VideoCollector, render_request
-
-        request = render_request(
-            self._name,
-            self._own_versions,
-            batch,
-            segment,
-            seed=seed,
-            index=index,
-            version=version,
-            env_version=env_version,
-            max_episode_length=max_episode_length,
-            deterministic=deterministic,
-            video_format=format,
-            fps=fps,
-            overlays=overlays,
-        )
-        return await self._call(collected_async(self._stub.RenderEpisode, VideoCollector), request, timeout)
-
     async def agent(
         self,
         version: int | None = None,
@@ -439,11 +805,29 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         policy: str | None = None,
         timeout: float | None = None,
     ) -> Agent:
-        """Return an agent that the sampler holds; for arguments and errors, see `rollserve.Sampler.agent`."""
+        """Return an agent that the sampler holds, whole, for `update_agent` of this or another sampler.
+
+        >>> agent = await sampler.agent()  # doctest: +SKIP
+
+        Args:
+            version: version of the agent; the current one by default.
+            worker: index of the worker whose agent it is, if workers have agents of their own; 0 by default.
+            policy: name of the policy, in an environment with many agents.
+            timeout: seconds to wait for the answer, instead of the timeout given to `aconnect`.
+
+        Returns:
+            An agent of the kind that was sent. An OnnxAgent's model has the present parameters.
+
+        Raises:
+            PreconditionError: there is no agent, the version is not kept, or the agent is a pickle.
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: version 0.
+        """
         from rollserve.agent_versions import agent_from_bytes, agent_request
 
         request = agent_request(self._name, version, worker, policy)
-        return agent_from_bytes(await self._call(collected_async(self._stub.GetAgent, DataCollector), request, timeout))
+        return agent_from_bytes(await self._call(collected(self._stub.GetAgent, DataCollector), request, timeout))
 
     async def agent_parameters(
         self,
@@ -453,22 +837,29 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         names: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> dict[str, np.ndarray]:
-        """Return the parameters of an agent that the sampler holds, as new arrays by name.
+        """Return the parameters of an agent that the sampler holds; none for a kind of agent without parameters.
 
-        For arguments and errors, see `rollserve.Sampler.agent_parameters`.
+        Args:
+            version: version of the agent; the current one by default.
+            worker: index of the worker whose agent it is, if workers have agents of their own; 0 by default.
+            names: names of the parameters; all by default.
+            timeout: seconds to wait for the answer, instead of the timeout given to `aconnect`.
+
+        Returns:
+            New arrays by name.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: version 0, or empty `names`.
         """
         from rollserve.agent_versions import ParametersCollector, parameters_request
 
         request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
-        return await self._call(collected_async(self._stub.GetAgentParameters, ParametersCollector), request, timeout)
-
-    @functools.cached_property
-    def _channel(self) -> grpc.aio.Channel:
-        channel: grpc.aio.Channel = self._connection.async_channel(self._contact.gateways)
-        return channel
+        return await self._call(collected(self._stub.GetAgentParameters, ParametersCollector), request, timeout)
 
     def _read_stream(self, request: pb.ReadDatasetRequest, limits: TimeLimits) -> AsyncDatasetStream:
-        from rollserve.dataset_streams import AsyncDatasetStream
+        from rollserve.async_dataset_stream import AsyncDatasetStream
 
         return AsyncDatasetStream(self._opened(self._stub.ReadDataset), request, limits, self._contact)
 
@@ -486,16 +877,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     async def _receive(
         self, method: Callable[..., Any], reader: Reader[_Result], options: EvaluationOptions | SamplingOptions
     ) -> _Result:
-        from rollserve._calls.evaluation_readers import receive_async
-
-        with closed_unless_task_cancelled("sampler"):
-            return await receive_async(self._opened(method), reader, self._time_limits(options), self._contact)
+        return await receive(self._opened(method), reader, self._time_limits(options), self._contact)
 
     async def _call(self, method: Callable[..., _Result], request: object, timeout: float | None) -> _Result:
-        """Await the answer of a method. The stub's types are those for a synchronous channel."""
         seconds, work_seconds = self._answer_seconds(timeout), self._work_seconds(request, timeout)
-        with closed_unless_task_cancelled("sampler"):
-            answer: _Result = await receive_answer_async(
-                self._opened(method), request, self._contact, seconds, work_seconds
-            )
-            return answer
+        return await receive_answer(self._opened(method), request, self._contact, seconds, work_seconds)

@@ -304,8 +304,8 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
             TypeError: an argument of the wrong type, or an unknown option.
             InvalidArgumentError: an argument out of range.
         """
+        from rollserve._calls.base_dataset_stream import mix_request
         from rollserve.data.sources import Live
-        from rollserve.dataset_streams import mix_request
 
         request = mix_request(
             self._name,

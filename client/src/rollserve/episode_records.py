@@ -1,18 +1,14 @@
-"""Records of ended episodes: their values, and the streams of the next ones."""
+"""Records of ended episodes, and the request for them."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-import grpc
-import grpc.aio
 import numpy as np
 
-from rollserve._calls.cancellation import closed_unless_task_cancelled
-from rollserve._calls.rpc_errors import error_from_rpc
 from rollserve_wire.checks import check_type
 from rollserve_wire.errors import malformed_error, mismatch
 from rollserve_wire.representations import briefly, value_html
@@ -23,11 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "AsyncRecordStream",
     "CallKind",
     "EpisodeRecords",
     "RecordPosition",
-    "RecordStream",
     "records_from_proto",
     "records_request",
 ]
@@ -168,73 +162,3 @@ def records_request(sampler: str, since: RecordPosition | None, *, follow: bool)
         return GetMetricsRequest(sampler=sampler, follow=follow)
     check_type("since", since, RecordPosition, "a position, such as the `end` of earlier records")
     return GetMetricsRequest(sampler=sampler, since=since.position, log_id=since.log_id, follow=follow)
-
-
-class RecordStream(Iterator[EpisodeRecords]):
-    """Iterator over records of ended episodes, some at a time, as they come.
-
-    Closing the stream, or leaving its `with` block, cancels the call. It ends with an error if the server is lost; then
-    another one goes on at `end`.
-
-    Attributes:
-        end: position of the next record; None before the first response.
-
-    Raises:
-        RollserveError: from iteration, if the call fails.
-    """
-
-    def __init__(self, method: Callable[..., Any], request: GetMetricsRequest, seconds: float | None) -> None:
-        self.end: RecordPosition | None = None
-        self._call = method(request, timeout=seconds)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __next__(self) -> EpisodeRecords:
-        try:
-            records = records_from_proto(next(self._call))
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from None
-        self.end = records.end
-        return records
-
-    def close(self) -> None:
-        """Cancel the call. Another thread may do so while one waits for records."""
-        self._call.cancel()
-
-
-class AsyncRecordStream(AsyncIterator[EpisodeRecords]):
-    """Asynchronous iterator over records of ended episodes; see `rollserve.RecordStream`.
-
-    Attributes:
-        end: position of the next record; None before the first response.
-    """
-
-    def __init__(self, method: Callable[..., Any], request: GetMetricsRequest, seconds: float | None) -> None:
-        self.end: RecordPosition | None = None
-        self._call = method(request, timeout=seconds)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        self.close()
-
-    async def __anext__(self) -> EpisodeRecords:
-        try:
-            with closed_unless_task_cancelled("stream"):
-                response = await self._call.read()
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from None
-        if response is grpc.aio.EOF:
-            raise StopAsyncIteration
-        records = records_from_proto(response)
-        self.end = records.end
-        return records
-
-    def close(self) -> None:
-        """Cancel the call."""
-        self._call.cancel()

@@ -1,8 +1,8 @@
+# Generated from async_round_stream.py by `make blocking`.
 """Rounds of continuous sampling as they arrive."""
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 
 from rollserve._calls.base_round_stream import BaseReceiver, BaseRoundStream
-from rollserve._calls.watchdog import Watchdog
+from rollserve._calls.waiting import Queue, Waiting
 from rollserve_wire.errors import closed_error
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class RoundStream(BaseRoundStream, Iterator["EpisodeBatch"]):
     """Iterator over the rounds of continuous sampling, each as one batch, whose `round` says where it is from.
 
     A thread receives and joins the next rounds while the trainer learns. If the connection or the server is lost, the
-    stream continues behind the last round that has arrived whole. At the end of its `with` block, or with `end`, the
-    stream ends and has an account; after an error in the block, it is cancelled.
+    stream continues behind the last round that has arrived whole. At the end of its `with` block, or with `end`,
+    the stream ends and has an account; after an error in the block, it is cancelled.
 
     >>> with sampler.stream(fragment_length=128, max_policy_lag=1) as stream:  # doctest: +SKIP
     ...     for batch in stream:
@@ -39,37 +39,40 @@ class RoundStream(BaseRoundStream, Iterator["EpisodeBatch"]):
         RollserveError: from iteration, if the call fails.
     """
 
+    _receiver: _Receiver
+
     def __init__(self, parts: StreamParts) -> None:
         super().__init__(parts)
-        self._receiver = self._thread = _Receiver(parts)
-        self._thread.start()
+        receiver = _Receiver(parts)
+        receiver.start()
+        self._receiver = receiver
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        if kind is None and not self._thread.is_closed:
+        if kind is None and not self._receiver.is_closed:
             self.end()
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_thread"):
-            self._thread.close()
+        if hasattr(self, "_receiver") and not self._receiver.is_closed:
+            self._receiver.close_from_any_thread()
 
     def __next__(self) -> EpisodeBatch:
         while not self._has_ended:
             if not self._parts.buffer_rounds:
-                self._thread.grant(self._num_handed)
-            item = self._thread.rounds.get()
+                self._receiver.grant(self._num_handed)
+            item = self._receiver.rounds.get()
             if item is None:
                 self._has_ended = True
             elif isinstance(item, Exception):
-                self._thread.rounds.put(item)  # for the next one who asks
+                self._receiver.rounds.put_nowait(item)  # for the next one who asks
                 raise item
             else:
                 is_wanted = self._is_wanted(item)
                 if self._parts.buffer_rounds:
-                    self._thread.grant(self._num_handed)
+                    self._receiver.grant(self._num_handed)
                 if is_wanted:
                     return item
         raise StopIteration
@@ -90,11 +93,11 @@ class RoundStream(BaseRoundStream, Iterator["EpisodeBatch"]):
         Raises:
             RollserveError: the call failed.
         """
-        self._thread.end()
+        self._receiver.end()
         while not self._has_ended:
-            item = self._thread.rounds.get()
+            item = self._receiver.rounds.get()
             if isinstance(item, Exception):
-                self._thread.rounds.put(item)
+                self._receiver.rounds.put_nowait(item)
                 raise item
             if item is None:
                 self._has_ended = True
@@ -104,7 +107,7 @@ class RoundStream(BaseRoundStream, Iterator["EpisodeBatch"]):
 
     def close(self) -> None:
         """Cancel the stream unless it has ended."""
-        self._thread.close()
+        self._receiver.close()
 
 
 class _Receiver(BaseReceiver):
@@ -112,68 +115,74 @@ class _Receiver(BaseReceiver):
 
     Attributes:
         rounds: rounds that have arrived; behind the last one None, or the error that ended the stream.
-        is_closed: whether the stream was cancelled.
     """
 
     def __init__(self, parts: StreamParts) -> None:
         super().__init__(parts)
-        self.rounds: queue.SimpleQueue[EpisodeBatch | Exception | None] = queue.SimpleQueue()
-        self.is_closed = False
-        self._closed = threading.Event()
-        self._watchdog = Watchdog(parts.limits.timeout)
-        self._lock = threading.Lock()
-        self._requests: queue.SimpleQueue[pb.StreamSamplesRequest | None] = queue.SimpleQueue()
+        self.rounds: Queue[EpisodeBatch | Exception | None] = Queue()
+        self._waiting = Waiting(parts.limits.timeout)
+        self._lock = threading.Lock()  # where streams block, requests come from several threads
+        self._requests: Queue[pb.StreamSamplesRequest | None] = Queue()
         self._call: Any = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the stream was cancelled."""
+        return self._waiting.is_closed
 
     def start(self) -> None:
         """Open the stream and begin to receive."""
         self._open()
-        threading.Thread(target=self._run, name="rollserve-stream", daemon=True).start()
+        self._waiting.start(self._run)
 
     def grant(self, num_taken: int) -> None:
         """Tell the server how many rounds the trainer has taken."""
         with self._lock:
             if not self.is_ending:
-                self._requests.put(self._receipt(num_taken))
+                self._requests.put_nowait(self._receipt(num_taken))
 
     def end(self) -> None:
         """Tell the server that nothing more is wanted."""
         with self._lock:
             if not self.is_ending:
                 self.is_ending = True
-                self._requests.put(None)
+                self._requests.put_nowait(None)
 
     def close(self) -> None:
         """Cancel the call unless it is over."""
-        self.is_closed = True
-        self._closed.set()
-        self._call.cancel()
-        self._requests.put(None)
+        self._waiting.close(self._call)
+        self._requests.put_nowait(None)
+
+    def close_from_any_thread(self) -> None:
+        """Cancel the call unless it is over; any thread may collect a stream."""
+        self._waiting.from_any_thread(self.close)
 
     def _open(self) -> None:
         with self._lock:
-            self._requests.put(None)  # ends the iterator of the call before
-            self._requests = queue.SimpleQueue()
-            self._requests.put(self._first_request())
-            requests = iter(self._requests.get, None)
-            self._call = self._parts.method(requests, timeout=self._parts.limits.remaining())
+            self._requests.put_nowait(None)  # ends the iterator of the call before
+            self._requests = Queue()
+            self._requests.put_nowait(self._first_request())
+            self._call = self._parts.method(_all_of(self._requests), timeout=self._parts.limits.remaining())
 
     def _run(self) -> None:
+        last: Exception | None = closed_error("stream")  # unless this ends of itself
         try:
             self._receive()
+            last = None
         except Exception as error:
-            self.rounds.put(error)
-        else:
-            self.rounds.put(None)
+            last = error
         finally:
+            self.rounds.put_nowait(last)
             self.reader.close()
-            self._requests.put(None)
+            self._requests.put_nowait(None)
 
     def _receive(self) -> None:
         while True:
             try:
-                with self._watchdog.over(self._call):
-                    message = next(self._call, None)
+                message = self._waiting.message(self._call)
+            except TimeoutError:
+                self._call.cancel()
+                raise self._interruptions.silence_error() from self._interruptions.last
             except grpc.RpcError as error:
                 if self.reader.is_complete:
                     return  # without its account
@@ -182,16 +191,16 @@ class _Receiver(BaseReceiver):
             if message is None:
                 return
             for batch in self._rounds_of(message):
-                self.rounds.put(batch)
+                self.rounds.put_nowait(batch)
 
     def _wait_and_resume(self, error: grpc.RpcError) -> None:
-        if self._watchdog.expired:
-            raise self._silence_error()
-        pause = None if self._closed.is_set() else self._pause(error)
+        pause = self._pause(error)
         if pause is None:
-            if self._closed.is_set():
-                raise closed_error("stream")
-            raise self._final_error(error)
-        if self._closed.wait(pause):
-            raise closed_error("stream")
+            raise self._interruptions.final_error(error) from self._interruptions.cause_of(error)
+        self._waiting.pause(pause)
         self._open()
+
+
+def _all_of(requests: Queue[pb.StreamSamplesRequest | None]) -> Iterator[pb.StreamSamplesRequest]:
+    while (request := requests.get()) is not None:
+        yield request

@@ -1,8 +1,8 @@
+# Generated from async_sample_stream.py by `make blocking`.
 """Batches of a sampling call as they arrive."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,8 +11,7 @@ import grpc
 from rollserve._calls.base_stream import BaseStream
 from rollserve._calls.joining import Joining
 from rollserve._calls.requests import check_joinable
-from rollserve._calls.watchdog import Watchdog
-from rollserve_wire.errors import closed_error
+from rollserve._calls.waiting import Waiting
 
 if TYPE_CHECKING:
     from rollserve._calls.interruptions import Contact
@@ -52,9 +51,8 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
         own_versions: OwnVersions,
         progress: ProgressOption | None = None,
     ) -> None:
+        self._waiting = Waiting(limits.timeout)
         super().__init__(method, request, limits, contact, own_versions, progress)
-        self._closed = threading.Event()
-        self._watchdog = Watchdog(limits.timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -63,8 +61,9 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_watchdog"):  # otherwise the call was never started
-            self.close()
+        if hasattr(self, "_call") and not self._waiting.is_closed:  # without a call, none was started
+            self._end_reports()
+            self._waiting.from_any_thread(self._call.cancel)
 
     def __next__(self) -> EpisodeBatch:
         while True:
@@ -72,8 +71,10 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
                 if (batch := self._read_next()) is not None:
                     return batch
             try:
-                with self._watchdog.over(self._call):
-                    response = next(self._call, None)
+                response = self._waiting.message(self._call)
+            except TimeoutError:
+                self.close()
+                raise self._interruptions.silence_error() from self._interruptions.last
             except grpc.RpcError as error:
                 self._wait_and_resume(error)
                 continue
@@ -107,22 +108,14 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
 
     def close(self) -> None:
         """Cancel the call unless it is over."""
-        self._closed.set()
-        self._call.cancel()
+        self._waiting.close(self._call)
         self._end_reports()
 
     def _wait_and_resume(self, error: grpc.RpcError) -> None:
         """Resume the stream after a pause, or raise the error if resuming cannot help."""
-        if self._watchdog.expired:
-            self.close()
-            raise self._interruptions.silence_error() from self._interruptions.last
         pause = self._pause(error)
         if pause is None:
-            closed = self._closed.is_set() and error.code() is grpc.StatusCode.CANCELLED
             self.close()
-            if closed:
-                raise closed_error("stream") from None
             raise self._interruptions.final_error(error) from self._interruptions.cause_of(error)
-        if self._closed.wait(pause):
-            raise closed_error("stream") from None
+        self._waiting.pause(pause)
         self._resume()

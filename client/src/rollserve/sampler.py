@@ -1,3 +1,4 @@
+# Generated from async_sampler.py by `make blocking`.
 """Client of a sampler on a server."""
 
 from __future__ import annotations
@@ -7,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from rollserve._calls import requests
-from rollserve._calls.answers import DataCollector, collected, receive_answer
+from rollserve._calls.answers import DataCollector
 from rollserve._calls.connection import Connection
+from rollserve._calls.receiving import collected, receive, receive_answer
 from rollserve._calls.requests import restore_request
 from rollserve._calls.time_limits import DEFAULT_RENDER_SECONDS, DEFAULT_TIMEOUT
 from rollserve.base_sampler import BaseSampler
@@ -28,17 +30,19 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve._calls.base_round_stream import StreamParts
+    from rollserve._calls.evaluation_readers import Reader
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import Agent, AgentUpdate, MemberParameters
     from rollserve.cross_play import CrossPlay, Player, Seat
-    from rollserve.dataset_streams import DatasetStream
+    from rollserve.dataset_stream import DatasetStream
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
-    from rollserve.episode_records import EpisodeRecords, RecordPosition, RecordStream
+    from rollserve.episode_records import EpisodeRecords, RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
+    from rollserve.record_stream import RecordStream
     from rollserve.recordings import Recording
     from rollserve.round_stream import RoundStream
     from rollserve.status import Quota, SamplerSummary
@@ -131,15 +135,15 @@ def connect(
 class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
     """Client of a sampler: sends agents and environments, and receives episodes. Thread-safe.
 
-    `rollserve.connect` returns one. A `with` block closes the connection at its end. A pickle carries the arguments of
-    `connect`, and the unpickled sampler connects with its first call.
+    `rollserve.connect` returns one. A `with` block closes the connection at its end. A pickle carries the
+    arguments of `connect`, and the unpickled sampler connects with its first call.
 
     All methods raise a `RollserveError` if the call fails; its subclasses say what the caller can do. An argument of
     the wrong type raises a TypeError. The keyword argument `timeout` of a method replaces the one of `connect` for a
     call.
 
     Calls sample with the agent and the environment that this client set, or fail with a PreconditionError
-    (`Reason.UNEXPECTED_VERSION`) if another client has updated them since, unless `shared=True` was given to `connect`.
+    (`Reason.UNEXPECTED_VERSION`) if another client has updated them since, unless `connect` was given `shared=True`.
     What this client has not set, or what a call names by `policy_version` or `env_version`, may be anybody's.
 
     An update that fails changes nothing on the server. A sampling call that fails or is cancelled uses up the indices
@@ -416,10 +420,8 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
             RollserveError: the call failed.
             TypeError: an argument of the wrong type, or an unknown option.
         """
-        from rollserve._calls.evaluation_readers import receive
-
         reader = self._evaluation_reader(num_episodes, return_episodes, options)
-        return receive(self._opened(self._stub.Evaluate), reader, self._time_limits(options), self._contact)
+        return self._receive(self._stub.Evaluate, reader, options)
 
     def cross_play(
         self,
@@ -494,10 +496,8 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
             TypeError: an argument of the wrong type, or an unknown option.
             ValueError: an array of a dtype that cannot be sent.
         """
-        from rollserve._calls.evaluation_readers import receive
-
         reader = self._population_reader(parameters, num_episodes, same_episodes, options)
-        return receive(self._opened(self._stub.EvaluatePopulation), reader, self._time_limits(options), self._contact)
+        return self._receive(self._stub.EvaluatePopulation, reader, options)
 
     def render(
         self,
@@ -605,10 +605,8 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
             RollserveError: the call failed.
             TypeError: an argument of the wrong type, or an unknown option.
         """
-        from rollserve._calls.evaluation_readers import receive
-
         reader = self._recording_reader(dataset_id, num_episodes, num_steps, metadata, options)
-        return receive(self._opened(self._stub.RecordDataset), reader, self._time_limits(options), self._contact)
+        return self._receive(self._stub.RecordDataset, reader, options)
 
     def with_receipt(
         self, batch: EpisodeBatch, agent: Agent | None = None, *, timeout: float | None = None
@@ -664,7 +662,8 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
             RollserveError: the call failed.
             TypeError: an argument of the wrong type.
         """
-        from rollserve.episode_records import EpisodeRecords, RecordStream, records_request
+        from rollserve.episode_records import EpisodeRecords, records_request
+        from rollserve.record_stream import RecordStream
 
         request, seconds = records_request(self._name, since, follow=False), self._answer_seconds(timeout)
         with RecordStream(self._opened(self._stub.GetMetrics), request, seconds) as stream:
@@ -682,7 +681,8 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
         Args:
             since: as of `metrics`.
         """
-        from rollserve.episode_records import RecordStream, records_request
+        from rollserve.episode_records import records_request
+        from rollserve.record_stream import RecordStream
 
         request = records_request(self._name, since, follow=True)
         return RecordStream(self._opened(self._stub.GetMetrics), request, None)
@@ -859,7 +859,7 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
         return self._call(collected(self._stub.GetAgentParameters, ParametersCollector), request, timeout)
 
     def _read_stream(self, request: pb.ReadDatasetRequest, limits: TimeLimits) -> DatasetStream:
-        from rollserve.dataset_streams import DatasetStream
+        from rollserve.dataset_stream import DatasetStream
 
         return DatasetStream(self._opened(self._stub.ReadDataset), request, limits, self._contact)
 
@@ -873,6 +873,11 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
         return SampleStream(
             self._opened(method), request, limits, self._contact, self._own_versions, options.get("progress")
         )
+
+    def _receive(
+        self, method: Callable[..., Any], reader: Reader[_Result], options: EvaluationOptions | SamplingOptions
+    ) -> _Result:
+        return receive(self._opened(method), reader, self._time_limits(options), self._contact)
 
     def _call(self, method: Callable[..., _Result], request: object, timeout: float | None) -> _Result:
         seconds, work_seconds = self._answer_seconds(timeout), self._work_seconds(request, timeout)

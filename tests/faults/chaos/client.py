@@ -19,13 +19,14 @@ from faults.chaos.events import EventLog
 from faults.chaos.recorder import Recorder, Recording
 
 import rollserve
-from rollserve._calls.evaluation_readers import EvaluationReader, PopulationReader, Reader, receive
+from rollserve._calls.evaluation_readers import EvaluationReader, PopulationReader, Reader
+from rollserve._calls.receiving import receive
 from rollserve._calls.time_limits import TimeLimits
 from rollserve_server.serving.parent import end_with_parent
 from rollserve_wire.v1.episode_batch_pb2 import Beginning
 
 if TYPE_CHECKING:
-    from rollserve.async_sampler import AsyncSampleStream
+    from rollserve.async_sample_stream import AsyncSampleStream
     from rollserve.sample_stream import SampleStream
 
 __all__ = ["Client", "main"]

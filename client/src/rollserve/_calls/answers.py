@@ -1,10 +1,7 @@
-"""Calls with a single answer, or whose whole stream is the answer, which are made again if the connection is lost."""
+"""Parts of calls with a single answer: what collects the answer of a stream, and the attempts at one call."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
@@ -17,21 +14,12 @@ from rollserve_wire.errors import DeadlineError, RollserveError
 if TYPE_CHECKING:
     from rollserve._calls.interruptions import Contact
 
-__all__ = [
-    "WORK_SECONDS",
-    "DataCollector",
-    "ResponseCollector",
-    "collected",
-    "collected_async",
-    "receive_answer",
-    "receive_answer_async",
-]
+__all__ = ["WORK_SECONDS", "Calls", "DataCollector", "ResponseCollector"]
 
 
 WORK_SECONDS = 600.0
 """How long a server may make environments or try agents, while it can be reached."""
 
-_Result = TypeVar("_Result")
 _Collected = TypeVar("_Collected", covariant=True)
 
 
@@ -60,78 +48,11 @@ class DataCollector:
         return b"".join(self._parts)
 
 
-def collected(method: Callable[..., Any], make: Callable[[], ResponseCollector[_Result]]) -> Callable[..., _Result]:
-    """Wrap a method that streams responses so that it returns the result of a collector, made for each call."""
-
-    def collect(*arguments: Any, **options: Any) -> _Result:
-        collector = make()
-        for response in method(*arguments, **options):
-            collector.add(response)
-        return collector.result()
-
-    return collect
-
-
-def collected_async(method: Callable[..., Any], make: Callable[[], ResponseCollector[_Result]]) -> Callable[..., Any]:
-    """Wrap a method for asyncio that streams responses; see `collected`."""
-
-    async def collect(*arguments: Any, **options: Any) -> _Result:
-        collector = make()
-        async for response in method(*arguments, **options):
-            collector.add(response)
-        return collector.result()
-
-    return collect
-
-
-def receive_answer(
-    method: Callable[..., _Result], request: object, contact: Contact, seconds: float, work_seconds: float = 0.0
-) -> _Result:
-    """Call a method and return its answer.
-
-    If a server that has answered before is away, or is lost before its answer, the call is made again. An update may
-    then be made twice, with the same result and a version more.
-
-    Args:
-        method: method of a stub.
-        request: its request.
-        contact: contact with the server.
-        seconds: time for all attempts together.
-        work_seconds: further time for an attempt that does not lose the connection.
-
-    Raises:
-        RollserveError: the call failed.
-    """
-    calls = _Calls(contact, seconds, work_seconds)
-    while True:
-        try:
-            answer = method(request, timeout=calls.remaining())
-        except grpc.RpcError as error:
-            time.sleep(calls.pause(error))
-        else:
-            contact.was_made = True
-            return answer
-
-
-async def receive_answer_async(
-    method: Callable[..., Any], request: object, contact: Contact, seconds: float, work_seconds: float = 0.0
-) -> Any:
-    """Call a method for asyncio and return its answer; see `receive_answer`."""
-    calls = _Calls(contact, seconds, work_seconds)
-    while True:
-        try:
-            answer = await method(request, timeout=calls.remaining())
-        except grpc.RpcError as error:
-            await asyncio.sleep(calls.pause(error))
-        else:
-            contact.was_made = True
-            return answer
-
-
-class _Calls:
+class Calls:
     """Attempts at one call."""
 
     def __init__(self, contact: Contact, timeout: float, work_seconds: float) -> None:
+        """Start counting; for the arguments, see `receive_answer`."""
         self._limits, self._work_seconds = TimeLimits(timeout, timeout), work_seconds
         self._interruptions = Interruptions(self._limits, contact)
 

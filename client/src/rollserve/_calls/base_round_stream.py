@@ -94,16 +94,6 @@ class BaseReceiver:
             return None
         return self._interruptions.pause(error, has_begun=self.reader.has_begun)
 
-    def _final_error(self, error: grpc.RpcError) -> Exception:
-        final = self._interruptions.final_error(error)
-        final.__cause__ = self._interruptions.cause_of(error)
-        return final
-
-    def _silence_error(self) -> Exception:
-        error = self._interruptions.silence_error()
-        error.__cause__ = self._interruptions.last
-        return error
-
     def _begin(self, beginning: Beginning) -> None:
         if not self._parts.spec.options.HasField("agent_update"):
             return

@@ -111,10 +111,8 @@ class Connection:
         return self._open(grpc, Address(self.target))
 
     def async_channel(self, gateways: Gateways) -> Any:
-        """Return a new channel for the running event loop, as `grpc.aio.Channel`; see `channel`."""
-        if gateways.are_several:
-            return AsyncSwitchingChannel(gateways, functools.partial(self._open, grpc.aio))
-        return self._open(grpc.aio, Address(self.target))
+        """Return a new channel for the event loop of its first call, as `grpc.aio.Channel`; see `channel`."""
+        return AsyncSwitchingChannel(gateways, functools.partial(self._open, grpc.aio))
 
     def _open(self, module: Any, address: Address) -> Any:
         """Return a new channel to one gateway.

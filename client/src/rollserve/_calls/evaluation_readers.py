@@ -1,26 +1,18 @@
-"""Calls that evaluate: their requests, the readers of their responses, and their retries."""
+"""Calls that evaluate: their requests, and the readers of their responses."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-import grpc
-import grpc.aio
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.joining import Joining
 from rollserve._calls.requests import check_options, exploration_of
 from rollserve._calls.responses import holds_batch, read_response
 from rollserve._calls.resumption import REPEATABLE
 from rollserve._calls.stream_reader import warn_of
-from rollserve._calls.time_limits import countable
-from rollserve._calls.watchdog import Watchdog
 from rollserve.account import account_from_proto
 from rollserve.agents import parameters_to_proto
 from rollserve.episode_batch import EpisodeBatch
@@ -42,15 +34,13 @@ from rollserve_wire.v1 import episode_batch_pb2, evaluation_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from rollserve._calls.interruptions import Contact
     from rollserve._calls.requests import Reception
     from rollserve._calls.resumption import AnyBatch
-    from rollserve._calls.time_limits import TimeLimits
     from rollserve.account import Account
     from rollserve.agents import MemberParameters
     from rollserve.options import PolicyMapOption
 
-__all__ = ["EvaluationReader", "PopulationReader", "Reader", "receive", "receive_async"]
+__all__ = ["EvaluationReader", "PopulationReader", "Reader"]
 
 
 _Result = TypeVar("_Result")
@@ -306,100 +296,6 @@ def _members_by_policy(parameters: MemberParameters) -> dict[str, Mapping[str, n
         )
         found[name] = cast("Mapping[str, np.ndarray]", value)
     return found
-
-
-def receive(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLimits, contact: Contact) -> _Result:
-    """Make the call of a reader and return its result.
-
-    If connection or server are lost, the call is repeated, up to `timeout` seconds after the first loss: nothing of an
-    interrupted evaluation is kept.
-    """
-    interruptions = Interruptions(limits, contact)
-    with contextlib.closing(reader):
-        while not _attempt(method, reader, limits, contact, interruptions):
-            pass
-        return reader.result()
-
-
-def _attempt(
-    method: Callable[..., Any],
-    reader: Reader[Any],
-    limits: TimeLimits,
-    contact: Contact,
-    interruptions: Interruptions,
-) -> bool:
-    """Make the call once, and wait after an interruption; return whether the result is complete."""
-    reader.begin()
-    watchdog = Watchdog(limits.timeout)
-    call = method(reader.request, timeout=limits.remaining())
-    try:
-        while True:
-            try:
-                with watchdog.over(call):
-                    response = next(call, None)
-            except grpc.RpcError as error:
-                if watchdog.expired:
-                    raise interruptions.silence_error() from interruptions.last
-                time.sleep(_pause(error, reader, interruptions))
-                return False
-            if response is None:
-                return True
-            _take(response, reader, contact, interruptions)
-    finally:
-        call.cancel()
-
-
-async def receive_async(
-    method: Callable[..., Any], reader: Reader[_Result], limits: TimeLimits, contact: Contact
-) -> _Result:
-    """Make the call of a reader for asyncio and return its result; see `receive`."""
-    interruptions = Interruptions(limits, contact)
-    with contextlib.closing(reader):
-        while not await _attempt_async(method, reader, limits, contact, interruptions):
-            pass
-        return reader.result()
-
-
-async def _attempt_async(
-    method: Callable[..., Any],
-    reader: Reader[Any],
-    limits: TimeLimits,
-    contact: Contact,
-    interruptions: Interruptions,
-) -> bool:
-    """Make the call once for asyncio; see `_attempt`."""
-    reader.begin()
-    call = method(reader.request, timeout=limits.remaining())
-    try:
-        while True:
-            try:
-                response = await asyncio.wait_for(call.read(), countable(limits.timeout))
-            except TimeoutError:
-                raise interruptions.silence_error() from interruptions.last
-            except grpc.RpcError as error:
-                await asyncio.sleep(_pause(error, reader, interruptions))
-                return False
-            if response is grpc.aio.EOF:
-                return True
-            _take(response, reader, contact, interruptions)
-    finally:
-        call.cancel()
-
-
-def _take(response: bytes, reader: Reader[Any], contact: Contact, interruptions: Interruptions) -> None:
-    """Read a response and report the progress; raises as `Reader.read` and `Reader.report`."""
-    contact.was_made = True
-    reader.read(response)
-    interruptions.waiting_for = reader.waiting_for
-    reader.report()
-
-
-def _pause(error: grpc.RpcError, reader: Reader[Any], interruptions: Interruptions) -> float:
-    """Return the seconds to wait before the call is repeated, or raise the error if repeating it cannot help."""
-    pause = interruptions.pause(error, has_begun=reader.has_begun, can_repeat=reader.can_repeat)
-    if pause is None:
-        raise interruptions.final_error(error) from interruptions.cause_of(error)
-    return pause
 
 
 def _options(options: EvaluationOptions) -> pb.EvaluationOptions:

@@ -85,6 +85,8 @@ class Gateways:
 
     def _resolved(self) -> Sequence[Address]:
         """Return the addresses that the target stands for now."""
+        if not self.are_several:
+            return [Address(self._target)]
         if not self._target.startswith(DNS_SCHEME):
             return [Address(part.strip(" ")) for part in self._target.split(",")]
         host, _, port = self._target.removeprefix(DNS_SCHEME).rpartition(":")

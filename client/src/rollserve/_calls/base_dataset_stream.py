@@ -1,25 +1,18 @@
-"""Batches of datasets on a server as they come: a stream that blocks, one for asyncio, and their requests."""
+"""Common part of the streams of datasets of both samplers: everything except the waiting, and their requests."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import grpc
-import grpc.aio
 from google.protobuf.message import DecodeError
 
-from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.joining import join_parts
 from rollserve._calls.requests import sampling_options
 from rollserve._calls.responses import holds_batch, read_response
-from rollserve._calls.time_limits import countable
-from rollserve._calls.watchdog import Watchdog
 from rollserve.data.reader import Position
 from rollserve.data.shuffling import checked_shuffle
 from rollserve.data.sources import Files, Live, MixPosition
@@ -31,20 +24,22 @@ from rollserve_wire.v1 import datasets_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
+    import grpc
+
     from rollserve._calls.interruptions import Contact
     from rollserve._calls.requests import Reception
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.options import SamplingOptions
 
-__all__ = ["AsyncDatasetStream", "DatasetStream", "mix_request"]
+__all__ = ["BaseDatasetStream", "DatasetReading", "mix_request"]
 
 
 _NONE_FOR_FILES = ("accept_shared_memory", "accept_joined", "return_returns_before", "accept_frame_stacks")
 """Options of calls that deliver to clients alone."""
 
 
-class _BaseDatasetStream:
-    """Everything of both streams except the waiting."""
+class BaseDatasetStream:
+    """State of a stream of a dataset's batches, over all calls that deliver it."""
 
     def __init__(
         self, method: Callable[..., Any], request: pb.ReadDatasetRequest, limits: TimeLimits, contact: Contact
@@ -74,10 +69,6 @@ class _BaseDatasetStream:
         """Receipts in the files, as JSON; known with the first batch."""
         return tuple(receipt for content in self._reading.contents for receipt in content.receipts)
 
-    def close(self) -> None:
-        """Cancel the call."""
-        self._call.cancel()
-
     def _take(self, response: bytes) -> EpisodeBatch | None:
         self._contact.was_made = True
         batch = self._reading.read(response)
@@ -95,72 +86,6 @@ class _BaseDatasetStream:
     def _go_on(self) -> None:
         self._reading.begin()
         self._call = self._method(self._reading.request, timeout=self._limits.remaining())
-
-
-class DatasetStream(_BaseDatasetStream, Iterator[EpisodeBatch]):
-    """Iterator over the batches of datasets on a server.
-
-    If the connection or the server is lost, it goes on behind its last batch once both are back. Closing the stream, or
-    leaving its `with` block, cancels the call.
-
-    Raises:
-        RollserveError: from iteration, if the call fails.
-    """
-
-    def __init__(
-        self, method: Callable[..., Any], request: pb.ReadDatasetRequest, limits: TimeLimits, contact: Contact
-    ) -> None:
-        super().__init__(method, request, limits, contact)
-        self._watchdog = Watchdog(limits.timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __next__(self) -> EpisodeBatch:
-        while True:
-            try:
-                with self._watchdog.over(self._call):
-                    response = next(self._call, None)
-            except grpc.RpcError as error:
-                if self._watchdog.expired:
-                    raise self._interruptions.silence_error() from self._interruptions.last
-                time.sleep(self._pause(error))
-                self._go_on()
-                continue
-            if response is None:
-                raise StopIteration
-            if (batch := self._take(response)) is not None:
-                return batch
-
-
-class AsyncDatasetStream(_BaseDatasetStream, AsyncIterator[EpisodeBatch]):
-    """Asynchronous iterator over the batches of datasets on a server; see `rollserve.DatasetStream`."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        self.close()
-
-    async def __anext__(self) -> EpisodeBatch:
-        while True:
-            try:
-                with closed_unless_task_cancelled("stream"):
-                    response = await asyncio.wait_for(self._call.read(), countable(self._limits.timeout))
-            except TimeoutError:
-                self.close()
-                raise self._interruptions.silence_error() from self._interruptions.last
-            except grpc.RpcError as error:
-                await asyncio.sleep(self._pause(error))
-                self._go_on()
-                continue
-            if response is grpc.aio.EOF:
-                raise StopAsyncIteration
-            if (batch := self._take(response)) is not None:
-                return batch
 
 
 def mix_request(
