@@ -567,7 +567,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
             fps=fps,
             overlays=overlays,
         )
-        return await self._call(collected(self._stub.RenderEpisode, VideoCollector), request, timeout)
+        video: Video = await self._call(collected(self._stub.RenderEpisode, VideoCollector), request, timeout)
+        return video
 
     async def record(
         self,
@@ -758,7 +759,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
             RollserveError: the call failed.
         """
         request = samplers_pb2.SaveSamplerRequest(sampler=self._name)
-        return await self._call(collected(self._stub.SaveSampler, DataCollector), request, timeout)
+        saved: bytes = await self._call(collected(self._stub.SaveSampler, DataCollector), request, timeout)
+        return saved
 
     async def restore(self, saved: bytes | str | os.PathLike[str], *, timeout: float | None = None) -> None:
         """Replace the sampler by a saved one, which may be another server's.

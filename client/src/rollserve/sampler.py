@@ -567,7 +567,8 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
             fps=fps,
             overlays=overlays,
         )
-        return self._call(collected(self._stub.RenderEpisode, VideoCollector), request, timeout)
+        video: Video = self._call(collected(self._stub.RenderEpisode, VideoCollector), request, timeout)
+        return video
 
     def record(
         self,
@@ -758,7 +759,8 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
             RollserveError: the call failed.
         """
         request = samplers_pb2.SaveSamplerRequest(sampler=self._name)
-        return self._call(collected(self._stub.SaveSampler, DataCollector), request, timeout)
+        saved: bytes = self._call(collected(self._stub.SaveSampler, DataCollector), request, timeout)
+        return saved
 
     def restore(self, saved: bytes | str | os.PathLike[str], *, timeout: float | None = None) -> None:
         """Replace the sampler by a saved one, which may be another server's.
