@@ -40,6 +40,7 @@ OTHERS: Mapping[str, set[str]] = {
     "envs/test_reproducibility_classes.py": {"rollserve._calls.resumption"},
     "faults/chaos/client.py": {
         "rollserve._calls.evaluation_readers",
+        "rollserve._calls.receiving",
         "rollserve._calls.time_limits",
         "rollserve_server.serving.parent",
     },
@@ -100,7 +101,7 @@ OTHERS: Mapping[str, set[str]] = {
     "gateway/test_request_limits.py": {"rollserve_server.gateway.requests"},
     "gateway/test_rpc_table.py": {"rollserve_server.gateway.rpcs.places", "rollserve_server.gateway.service"},
     "gateway/test_shared_memory.py": {"rollserve._calls.stream_reader", "rollserve_server.gateway.shared_memory"},
-    "gateway/test_versions.py": {"rollserve._calls.answers"},
+    "gateway/test_versions.py": {"rollserve._calls.receiving"},
     "helpers/pools.py": {
         "rollserve._calls.stream_reader",
         "rollserve_server.pool.calls.episodes",
