@@ -1,4 +1,4 @@
-"""The log of refused calls: complete for a few, bounded for many."""
+"""Calls that end with an error: the log, complete for a few and bounded for many, and what errors hold."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import asyncio
 import json
 import logging
 import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import rollserve
 from rollserve import Reason
-from rollserve_server.errors import NotFoundError
-from rollserve_server.gateway.rpcs.statuses import RefusalLog
+from rollserve_server.errors import NotFoundError, WorkerLostError
+from rollserve_server.gateway.rpcs.statuses import RefusalLog, abort
 from rollserve_server.identity import Principal
 from rollserve_server.local import local_server
 
@@ -63,3 +65,57 @@ async def test_many_peers_do_not_fill_log_or_memory(caplog: pytest.LogCaptureFix
     await asyncio.sleep(1.2)
     assert len(caplog.records) == 1011
     assert caplog.records[-1].suppressed == 5000 - 1010 - 1  # type: ignore[attr-defined]
+
+
+class AbortedError(Exception):
+    """What gRPC raises to end a call, and keeps for a while."""
+
+
+class Ending:
+    """The context of a call that ends."""
+
+    async def abort(self, *_: object) -> NoReturn:
+        raise AbortedError
+
+
+async def aborted(error: Exception) -> AbortedError:
+    """End a call with an error, and return what gRPC keeps of it."""
+    try:
+        await abort(Ending(), error, Refused(("client",)), RefusalLog())
+    except AbortedError as kept:
+        return kept
+    raise AssertionError("abort raises")
+
+
+async def test_call_goes_on_though_another_one_ends_with_the_error_that_it_has_caught() -> None:
+    error, may_go_on = WorkerLostError("worker 0 is lost", 0), asyncio.Event()
+
+    async def go_on() -> str:
+        try:
+            raise error
+        except WorkerLostError:
+            pass
+        await may_go_on.wait()
+        return "went on"
+
+    going_on = asyncio.create_task(go_on())
+    await asyncio.sleep(0)
+    await aborted(error)
+    may_go_on.set()
+    assert await asyncio.wait_for(going_on, 10) == "went on"
+
+
+async def test_ended_call_keeps_no_variables_of_what_has_failed() -> None:
+    found: list[weakref.ref[Refused]] = []
+
+    def fail() -> NoReturn:
+        request = Refused(("a large request",))
+        found.append(weakref.ref(request))
+        raise NotFoundError("none", reason=Reason.SAMPLER_NOT_FOUND)
+
+    try:
+        fail()
+    except NotFoundError as error:
+        kept = await aborted(error)
+    assert kept.__context__ is not None
+    assert found[0]() is None

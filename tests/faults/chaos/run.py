@@ -131,7 +131,9 @@ def run(options: Options) -> Outcome:
         for event in story.main
         if event["event"] == "updated" and event["outcome"] not in _UPDATES
     ]
-    wrong += [f"a traceback is in {path}" for path in service.logs if "Traceback" in path.read_text(errors="replace")]
+    for path in service.logs:
+        text = path.read_text(errors="replace")
+        wrong += [f"{what!r} is in {path}" for what in ("Traceback", "was never retrieved") if what in text]
     if not verdict.num_compared_calls:
         wrong.append("nothing was compared")
     answers, improper = answers_of(sorted(options.folder.glob(f"{HOSTILE}.jsonl")))

@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import copy
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from rollserve_server.tracing import Tracing
 
 __all__ = ["OpenRpcs"]
+
+_R = TypeVar("_R")
 
 _MAX_UNREAD_BYTES = 256 << 20
 """Largest size of messages of ended RPCs that clients have not read. If a client never reads its message, gRPC frees it
@@ -73,13 +75,15 @@ class OpenRpcs:
         self._none_left = asyncio.Event()
         self._num_unread_bytes = 0
 
-    @contextlib.asynccontextmanager
-    async def open(self, name: str, context: Context, *, is_awaited: bool = True) -> AsyncGenerator[OpenRpc, None]:
-        """Open an RPC for as long as the block. Errors of the block become the RPC's status.
+    async def _answered(
+        self, name: str, context: Context, answer: Callable[[OpenRpc], Awaitable[_R]], *, is_awaited: bool
+    ) -> _R:
+        """Open an RPC until it is answered, and return the answer. An error becomes the RPC's status.
 
         Args:
             name: the RPC's name, without its service.
             context: the RPC as gRPC has it.
+            answer: answers the open RPC.
             is_awaited: whether a server that stops waits for the RPC, and ends it after the grace period.
         """
         rpc = OpenRpc(name, context, self._stall_seconds)
@@ -96,7 +100,7 @@ class OpenRpcs:
                         if self._access is not None:
                             rpc.admit(self._access)
                         with self._places.held_by(rpc), rpc.held:
-                            yield rpc
+                            return await answer(rpc)
                 except Exception as error:
                     end.status, end.reason = code_of(error).name, reason_of(error)
                     raise
@@ -137,11 +141,13 @@ class OpenRpcs:
             why_late: what may take longer than the client's time for the RPC, which it then hears; empty for nothing.
         """
 
+        async def answer(rpc: OpenRpc) -> bytes:
+            if why_late:
+                rpc.end_before_deadline(why_late)
+            return (await respond(rpc)).SerializeToString()
+
         async def handle(_: object, context: Context) -> bytes:
-            async with self.open(name, context, is_awaited=is_awaited) as rpc:
-                if why_late:
-                    rpc.end_before_deadline(why_late)
-                return (await respond(rpc)).SerializeToString()
+            return await self._answered(name, context, answer, is_awaited=is_awaited)
 
         return grpc.stream_unary_rpc_method_handler(handle, None, None)
 
@@ -162,11 +168,13 @@ class OpenRpcs:
             limits_unread: whether the RPC is refused while clients leave too much of ended RPCs unread.
         """
 
+        async def answer(rpc: OpenRpc) -> None:
+            if limits_unread:
+                self.check_unread()
+            await respond(rpc)
+
         async def handle(_: object, context: Context) -> None:
-            async with self.open(name, context, is_awaited=is_awaited) as rpc:
-                if limits_unread:
-                    self.check_unread()
-                await respond(rpc)
+            await self._answered(name, context, answer, is_awaited=is_awaited)
 
         return grpc.stream_stream_rpc_method_handler(handle, None, None)
 

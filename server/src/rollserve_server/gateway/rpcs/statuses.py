@@ -6,7 +6,6 @@ import asyncio
 import bisect
 import itertools
 import logging
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
@@ -103,9 +102,12 @@ async def abort(context: Context, error: Exception, rpc: FailedRpc, refusals: Re
             violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
             details.append(error_details_pb2.BadRequest(field_violations=[violation]))
             message = f"{field}: {message}"
+        # gRPC keeps the errors of ended RPCs for a while, and they would keep the variables of the functions that
+        # raised them, such as the request. The frames are not cleared: another call that has caught the same error may
+        # go on in one of them, and would end there in silence.
+        error.__traceback__ = None
     else:
         message = f"internal error of the server: its log has the details of request {rpc.request_id}"
-    _free_frames(error)
     await _end(context, code_of(error), message, reason_of(error), rpc.request_id, details)
 
 
@@ -132,15 +134,6 @@ async def _end(
     )
     await context.abort(code, message, metadata)
     raise AssertionError("abort raises")
-
-
-def _free_frames(error: Exception) -> None:
-    """Free the local variables of the functions that raised an error, such as the request.
-
-    gRPC keeps the errors of ended RPCs for a while. No error may be raised in several RPCs: its frames may be those
-    that another one waits in, which would end there.
-    """
-    traceback.clear_frames(error.__traceback__)
 
 
 def _shortened(text: str, max_bytes: int) -> str:
