@@ -209,16 +209,17 @@ class _ForkServer:
                         socket.send_fds(control, [kind], [theirs.fileno(), end])
                 try:
                     return ours, _received(ours, _START_SECONDS, ended)
-                except (EOFError, OSError) as error:
+                except TimeoutError:
                     ours.close()
                     if not ended.is_set():  # else others may use the process
                         process.kill()
                         process.wait()
-                    if isinstance(error, TimeoutError):
-                        text = (
-                            f"expected a process that forks processes of probes within {_START_SECONDS:g} s, got none"
-                        )
-                        raise TimeoutError(text) from None
+                    expected = f"expected a process that forks processes of probes within {_START_SECONDS:g} s"
+                    raise TimeoutError(f"{expected}, got none") from None
+                except (EOFError, OSError):
+                    ours.close()
+                    process.kill()
+                    process.wait()
         raise RuntimeError("expected a process that forks processes of probes, but it ended")
 
     def close(self) -> None:
