@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+PACKAGES := --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --editable conformance --group dev
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
@@ -22,7 +23,7 @@ $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--build-constraint constraints.txt --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --editable conformance --group dev
+		--build-constraint constraints.txt $(PACKAGES)
 	@touch $(READY)
 
 demo: $(READY) ## start a server and learn CartPole through it
@@ -118,7 +119,7 @@ lock: ## write constraints.txt with the newest versions that the projects allow
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/pip install --quiet --upgrade pip hatchling
-	$(VENV)-lock/bin/pip install --quiet --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --editable conformance --group dev
+	$(VENV)-lock/bin/pip install --quiet $(PACKAGES)
 	{ sed -n '/^#/p' constraints.txt; $(VENV)-lock/bin/pip freeze --all --exclude-editable --exclude setuptools; } \
 		> constraints.new
 	mv constraints.new constraints.txt
