@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 import grpc
 import grpc.aio
@@ -32,6 +32,7 @@ from rollserve_server.errors import OverLimitError, StoppingError
 from rollserve_server.gateway.messages.environments import PrivateArguments
 from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.rpcs import open_rpcs
+from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.local import LocalServer
 from rollserve_server.machine import memory_bytes
@@ -406,12 +407,11 @@ async def test_streams_are_rejected_over_the_unread_bytes_of_ended_calls(monkeyp
     """gRPC frees these bytes when the client reads them, or disconnects."""
     monkeypatch.setattr(open_rpcs, "_MAX_UNREAD_BYTES", 100)
     rpcs, context = open_rpcs.OpenRpcs(0.01, Places("RPCs", 9), Metrics({})), _Context()
+    handler = rpcs.stream_handler("ObtainSamples", lambda rpc: rpc.write(bytes(60)))
 
     async def call() -> None:
         with contextlib.suppress(grpc.aio.AbortError):
-            async with rpcs.open("ObtainSamples", context) as rpc:
-                rpcs.check_unread()
-                await rpc.write(bytes(60))
+            await handler.stream_stream(None, context)
 
     calls = [asyncio.create_task(call()) for _ in range(2)]
     await asyncio.sleep(0.2)
@@ -425,11 +425,15 @@ async def test_streams_are_rejected_over_the_unread_bytes_of_ended_calls(monkeyp
 async def test_rpc_can_be_ended_while_it_ends() -> None:
     rpcs, context = open_rpcs.OpenRpcs(0.01, Places("RPCs", 9), Metrics({})), _Context()
     context.reads.set()
+
+    async def respond(rpc: OpenRpc) -> NoReturn:
+        try:
+            with rpc.waiting_for_client():
+                await asyncio.sleep(5)
+        finally:
+            rpcs.end(StoppingError("now"))
+        raise AssertionError("the client stalls")
+
     with contextlib.suppress(grpc.aio.AbortError):
-        async with rpcs.open("ObtainSamples", context) as rpc:
-            try:
-                with rpc.waiting_for_client():
-                    await asyncio.sleep(5)
-            finally:
-                rpcs.end(StoppingError("now"))
+        await rpcs.unary_handler("UpdateAgent", respond).stream_unary(None, context)
     assert context.codes == [grpc.StatusCode.UNAVAILABLE]

@@ -108,10 +108,15 @@ async def test_call_goes_on_though_another_one_ends_with_the_error_that_it_has_c
 async def test_ended_call_keeps_no_variables_of_what_has_failed() -> None:
     found: list[weakref.ref[Refused]] = []
 
-    def fail() -> NoReturn:
-        request = Refused(("a large request",))
+    def read(request: Refused) -> NoReturn:
         found.append(weakref.ref(request))
-        raise NotFoundError("none", reason=Reason.SAMPLER_NOT_FOUND)
+        raise ValueError("malformed")
+
+    def fail() -> NoReturn:
+        try:
+            read(Refused(("a large request",)))
+        except ValueError as error:
+            raise NotFoundError("none", reason=Reason.SAMPLER_NOT_FOUND) from error
 
     try:
         fail()

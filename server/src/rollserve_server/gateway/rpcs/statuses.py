@@ -102,10 +102,7 @@ async def abort(context: Context, error: Exception, rpc: FailedRpc, refusals: Re
             violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
             details.append(error_details_pb2.BadRequest(field_violations=[violation]))
             message = f"{field}: {message}"
-        # gRPC keeps the errors of ended RPCs for a while, and they would keep the variables of the functions that
-        # raised them, such as the request. The frames are not cleared: another call that has caught the same error may
-        # go on in one of them, and would end there in silence.
-        error.__traceback__ = None
+        _drop_tracebacks(error)
     else:
         message = f"internal error of the server: its log has the details of request {rpc.request_id}"
     await _end(context, code_of(error), message, reason_of(error), rpc.request_id, details)
@@ -134,6 +131,18 @@ async def _end(
     )
     await context.abort(code, message, metadata)
     raise AssertionError("abort raises")
+
+
+def _drop_tracebacks(error: BaseException) -> None:
+    """Free the variables of the functions that raised an error and its causes, such as the request.
+
+    gRPC keeps the errors of ended RPCs for a while. The frames are not cleared: another call that has caught the same
+    error may go on in one of them, and would end there in silence.
+    """
+    error.__traceback__ = None
+    for earlier in (error.__cause__, error.__context__):
+        if earlier is not None:
+            _drop_tracebacks(earlier)
 
 
 def _shortened(text: str, max_bytes: int) -> str:
