@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import grpc
 import grpc.aio
@@ -32,7 +32,6 @@ from rollserve_server.errors import OverLimitError, StoppingError
 from rollserve_server.gateway.messages.environments import PrivateArguments
 from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.rpcs import open_rpcs
-from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.local import LocalServer
 from rollserve_server.machine import memory_bytes
@@ -426,7 +425,7 @@ async def test_rpc_can_be_ended_while_it_ends() -> None:
     rpcs, context = open_rpcs.OpenRpcs(0.01, Places("RPCs", 9), Metrics({})), _Context()
     context.reads.set()
 
-    async def respond(rpc: OpenRpc) -> NoReturn:
+    async def respond(rpc: Any) -> NoReturn:
         try:
             with rpc.waiting_for_client():
                 await asyncio.sleep(5)

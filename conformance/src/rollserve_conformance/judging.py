@@ -164,7 +164,9 @@ def _expected(
 
 
 def _beginning_of(record: Mapping[str, Any]) -> Beginning:
-    return unjoined([base64.b64decode(record["responses"][0])])[0].beginning
+    """Return the beginning of a stream; messages that tell what it waits for may come before."""
+    messages = unjoined(base64.b64decode(response) for response in record["responses"])
+    return next(message.beginning for message in messages if message.HasField("beginning"))
 
 
 def _reference(operation: Mapping[str, Any], beginning: Beginning, server: ConformanceServer) -> dict[str, Any]:
