@@ -304,6 +304,7 @@ def test_resize_is_rejected_over_2_mib_of_environments(tmp_path: Path) -> None:
 def test_env_update_is_rejected_over_1_mib_of_spaces(running: Serving) -> None:
     """Bounds of 4 bytes for each element; one bound that all elements share takes no room."""
     server, sampler = running
+    sampler.update_agent(rollserve.RandomAgent())
     env = rollserve.EnvSpec("sample_envs:OwnBounds", {"size": 260_000})
     before = sampler.update_env(env)
     with raises(rollserve.LimitError, field="all_workers.environment.id", reason=Reason.ENVIRONMENTS_TOO_LARGE):
