@@ -18,8 +18,9 @@ from rollserve_server import __version__
 from rollserve_server.check_env import check_env_command
 from rollserve_server.errors import shorten
 from rollserve_server.init_tls import init_tls_command
-from rollserve_server.settings import Settings, parse_yaml
+from rollserve_server.settings import Settings
 from rollserve_server.tokens import token_command
+from rollserve_server.yaml_texts import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

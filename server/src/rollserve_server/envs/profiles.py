@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve_server.argument_schemas import ArgumentSchema
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError
 from rollserve_wire.environments import EnvChange, EnvSpec, Wrapper
 from rollserve_wire.reasons import Reason
@@ -55,6 +54,8 @@ class Profiles:
 
     def __init__(self, profiles: Mapping[str, ProfileSetting]) -> None:
         """Take the operator's profiles by their names."""
+        from rollserve_server.argument_schemas import ArgumentSchema  # workers and their children need none
+
         self._profiles = profiles
         self._schemas = {name: ArgumentSchema(profile.arguments) for name, profile in profiles.items()}
 

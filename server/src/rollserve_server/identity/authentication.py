@@ -11,7 +11,7 @@ from rollserve_server.errors import InvalidValueError
 from rollserve_server.identity.principals import ANONYMOUS, Principal, check_name, parse_grants
 from rollserve_server.identity.proofs import WatchedFile, invalid, missing
 from rollserve_server.identity.token_file import TOKEN_PREFIX, parse_tokens
-from rollserve_server.settings import parse_yaml
+from rollserve_server.yaml_texts import parse_yaml
 
 if TYPE_CHECKING:
     from rollserve_server.identity.proofs import Expiry

@@ -18,7 +18,7 @@ from rollserve_server.settings.gateway import (
     TlsSettings,
     TracingSettings,
 )
-from rollserve_server.settings.groups import FlatField, Group, parse_yaml
+from rollserve_server.settings.groups import FlatField, Group
 from rollserve_server.settings.pool import (
     MAX_EVALUATIONS,
     AgentSettings,
@@ -65,5 +65,4 @@ __all__ = [
     "WorkerPlacement",
     "WorkerSettings",
     "WrapperSetting",
-    "parse_yaml",
 ]

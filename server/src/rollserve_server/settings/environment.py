@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from rollserve_server.argument_schemas import ArgumentSchema
 from rollserve_server.settings.groups import Group, JsonObject, Names, parse_json
 from rollserve_wire.columns import MAX_TEXT_INFO_BYTES
 from rollserve_wire.transforms import transform_from_json
@@ -30,7 +29,7 @@ _MAX_PROFILES, _MAX_TEXT_BYTES = 256, 256 << 10
 class WrapperSetting(BaseModel):
     """A wrapper around the environment."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     name: str
     kwargs: JsonObject = {}
@@ -108,7 +107,7 @@ class AllowSettings(Group):
 class ProfileSetting(BaseModel):
     """An environment that clients may request by a name."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     env: str = Field(min_length=1)
     env_kwargs: JsonObject = {}
@@ -133,6 +132,8 @@ class ProfileSetting(BaseModel):
     @field_validator("arguments")
     @classmethod
     def _check_arguments(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        from rollserve_server.argument_schemas import ArgumentSchema  # workers and their children need none
+
         schema = ArgumentSchema(value)
         own = {name: each for name, each in info.data.get("env_kwargs", {}).items() if name in schema.names}
         violation = schema.violation(own, is_complete=False)

@@ -221,9 +221,9 @@ class ClientLimits(Group):
 class GatewaySettings(Group):
     """Settings of the gateway: its addresses, and the largest requests."""
 
-    tls: TlsSettings = TlsSettings()
-    tracing: TracingSettings = TracingSettings()
-    identity: IdentitySettings = IdentitySettings()
+    tls: TlsSettings = Field(default_factory=TlsSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)
+    identity: IdentitySettings = Field(default_factory=IdentitySettings)
     audit_log: Path | None = Field(
         default=None,
         description="A file to which a line of JSON is added for each RPC but health checks: who asked for what, and "

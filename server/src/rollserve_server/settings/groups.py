@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
 from rollserve_wire.json_arguments import kwargs_from_json
@@ -14,7 +13,7 @@ from rollserve_wire.json_arguments import kwargs_from_json
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["Address", "FlatField", "Group", "JsonObject", "Names", "parse_json", "parse_yaml"]
+__all__ = ["Address", "FlatField", "Group", "JsonObject", "Names", "parse_json"]
 
 
 def parse_json(value: Any) -> Any:
@@ -29,27 +28,6 @@ def parse_json(value: Any) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"expected JSON: {error}") from None
-
-
-class _Loader(yaml.SafeLoader):
-    """A loader that refuses a key that is given twice, of which YAML's own takes the last."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Compose a mapping, before keys of others are merged into it."""
-        node = super().compose_mapping_node(anchor)
-        keys = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if (key.tag, key.value) in keys:
-                    text = f"expected each key once, got {key.value!r} twice"
-                    raise yaml.constructor.ConstructorError(None, None, text, key.start_mark)
-                keys.add((key.tag, key.value))
-        return node
-
-
-def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML text; raise yaml.YAMLError if it is none, or has a key twice."""
-    return yaml.load(text, _Loader)  # noqa: S506  # it is a safe one
 
 
 def _check_json(value: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +79,8 @@ class FlatField(NamedTuple):
 class Group(BaseModel):
     """A frozen group of settings, which may hold other groups."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # Workers and their children import all groups and read few.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -400,15 +400,15 @@ class PoolSettings(Group):
         lt=2**64,
         description="Root seed of the episodes of calls that name none. Without it, a random one.",
     )
-    worker: WorkerSettings = WorkerSettings()
-    health: HealthSettings = HealthSettings()
-    calls: CallSettings = CallSettings()
-    versions: VersionSettings = VersionSettings()
-    agents: AgentSettings = AgentSettings()
-    allow: AllowSettings = AllowSettings()
-    metrics: MetricsSettings = MetricsSettings()
-    profiles: ProfileSettings = ProfileSettings()
-    rendering: RenderSettings = RenderSettings()
+    worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    health: HealthSettings = Field(default_factory=HealthSettings)
+    calls: CallSettings = Field(default_factory=CallSettings)
+    versions: VersionSettings = Field(default_factory=VersionSettings)
+    agents: AgentSettings = Field(default_factory=AgentSettings)
+    allow: AllowSettings = Field(default_factory=AllowSettings)
+    metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+    profiles: ProfileSettings = Field(default_factory=ProfileSettings)
+    rendering: RenderSettings = Field(default_factory=RenderSettings)
     quota: Quota = Quota()
     """Limits of a sampler that a client has created."""
 

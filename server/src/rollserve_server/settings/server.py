@@ -250,8 +250,8 @@ class Settings(Group):
     """Settings of a server."""
 
     environment: EnvironmentSettings
-    gateway: GatewaySettings = GatewaySettings()
-    pool: PoolSettings = PoolSettings()
-    samplers: SamplerSettings = SamplerSettings()
-    ray: RaySettings = RaySettings()
-    process: ProcessSettings = ProcessSettings()
+    gateway: GatewaySettings = Field(default_factory=GatewaySettings)
+    pool: PoolSettings = Field(default_factory=PoolSettings)
+    samplers: SamplerSettings = Field(default_factory=SamplerSettings)
+    ray: RaySettings = Field(default_factory=RaySettings)
+    process: ProcessSettings = Field(default_factory=ProcessSettings)
