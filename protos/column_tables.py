@@ -34,6 +34,7 @@ def main(clients: str) -> None:
     """Write the table of each language."""
     specs = [spec for name, spec in COLUMNS.items() if name not in _ONLY_IN_PYTHON]
     for path, head, row, end in (
+        ("cpp/src/column_table.h", _CPP_HEAD, _cpp_row, _CPP_END),
         ("go/column_table.go", _GO_HEAD, _go_row, "}\n"),
         ("typescript/src/column_table.ts", _TYPESCRIPT_HEAD, _typescript_row, _TYPESCRIPT_END),
     ):
@@ -63,6 +64,45 @@ def _pascal(name: str) -> str:
 
 def _camel(name: str) -> str:
     return name[0] + _pascal(name)[1:]
+
+
+# C++
+
+_CPP_HEAD = """
+#pragma once
+
+#include "batch_fields.h"
+
+namespace rollserve::internal {
+
+/// Call a function with each Column of batches.
+template <class Function>
+void for_each_column(Function function) {
+"""
+_CPP_END = """\
+}
+
+}  // namespace rollserve::internal
+"""
+
+
+def _cpp_row(spec: ColumnSpec) -> str:
+    kind = "rewards" if _is_float64(spec) else spec.kind
+    rows, joined = "Steps" if spec.by_step else "Segments", "Last" if spec.joined == "last" else "First"
+    is_optional = str(_is_optional(spec)).lower()
+    about = f'"{spec.name}", ColumnKind::{_pascal(kind)}, RowsOf::{rows}, Joined::{joined}, {is_optional}'
+    name = spec.fields[0]
+    field = f"[](auto& message) {{ return message.mutable_{name}(); }}"
+    if spec.name in _COMPUTED:
+        field = "[](auto&) { return nullptr; }"
+    elif spec.kind == "numbers" and _is_optional(spec):
+        field = f"[](auto& message) {{ return message.has_{name}() ? message.mutable_{name}() : nullptr; }}"
+    original = f"&EpisodeBatch::{spec.original_of}" if spec.original_of else "nullptr"
+    return f"""\
+  function(Column{{ColumnSpec{{{about}}},
+                  &EpisodeBatch::{spec.name}, {original},
+                  {field}}});
+"""
 
 
 # Go
