@@ -36,6 +36,7 @@ def main(clients: str) -> None:
     for path, head, row, end in (
         ("cpp/src/column_table.h", _CPP_HEAD, _cpp_row, _CPP_END),
         ("go/column_table.go", _GO_HEAD, _go_row, "}\n"),
+        ("java/src/main/java/io/github/rollserve/ColumnField.java", _JAVA_HEAD, _java_row, _JAVA_END),
         ("typescript/src/column_table.ts", _TYPESCRIPT_HEAD, _typescript_row, _TYPESCRIPT_END),
     ):
         target = Path(clients, path)
@@ -145,6 +146,89 @@ def _go_row(spec: ColumnSpec) -> str:
 		func(m *pb.EpisodeBatch) any {{ return m.{getter}() }},
 		{original},
 	}},
+"""
+
+
+# Java
+
+_JAVA_HEAD = """
+package io.github.rollserve;
+
+import java.util.EnumMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.function.Function;
+import java.util.stream.Stream;
+import rollserve.v1.EpisodeBatchOuterClass;
+
+/** A column of a batch, by its name on the wire. */
+enum ColumnField {
+"""
+_JAVA_END = """\
+    ;
+
+    /** The columns with tensors; the others are headers. */
+    static final List<ColumnField> OF_TENSORS = Stream.of(values()).filter(field -> !field.kind.isHeader()).toList();
+
+    final ColumnKind kind;
+    /** Whether there is a row for each step, instead of one for each segment. */
+    final boolean isPerStep;
+    /** Whether a segment that is joined of several parts has what the last of them has, instead of the first. */
+    final boolean isLast;
+    /** Whether batches can be without the column. */
+    final boolean isOptional;
+    /** The column that a batch without this one has in its place; null if there is none. */
+    final ColumnField original;
+    /** Returns the content in a message: numbers, tensors or named tensors. */
+    final Function<EpisodeBatchOuterClass.EpisodeBatch, List<?>> content;
+
+    ColumnField(
+        ColumnKind kind, boolean isPerStep, boolean isLast, boolean isOptional, ColumnField original,
+        Function<EpisodeBatchOuterClass.EpisodeBatch, List<?>> content) {
+        this.kind = kind;
+        this.isPerStep = isPerStep;
+        this.isLast = isLast;
+        this.isOptional = isOptional;
+        this.original = original;
+        this.content = content;
+    }
+
+    /** The field's name on the wire. */
+    String wireName() {
+        return name().toLowerCase(Locale.ROOT);
+    }
+
+    /** Returns what a function makes of each column with tensors. */
+    static Map<ColumnField, Columns> each(Function<ColumnField, Columns> function) {
+        Map<ColumnField, Columns> columns = new EnumMap<>(ColumnField.class);
+        OF_TENSORS.forEach(field -> columns.put(field, function.apply(field)));
+        return columns;
+    }
+}
+"""
+_JAVA_HEADERS = {"bool": "BOOLEANS", "float64": "DOUBLES", "int64": "LONGS", "uint32": "INTS", "uint64": "LONGS"}
+_JAVA_OWN_HEADERS = {"row_indices": "LONGS"}
+
+
+def _java_row(spec: ColumnSpec) -> str:
+    kind, name = spec.kind.upper(), _pascal(spec.fields[0])
+    if spec.kind == "header":
+        kind = _JAVA_OWN_HEADERS.get(spec.name, _JAVA_HEADERS[_type(spec)])
+    elif _is_float64(spec):
+        kind = "REWARDS"
+    content = f"message.get{name}List()"
+    if spec.name in _COMPUTED:
+        content = "List.of()"
+    elif spec.kind == "numbers":
+        content = f"List.of(message.get{name}())"
+        content = f"message.has{name}() ? {content} : List.of()" if _is_optional(spec) else content
+    flags = [spec.by_step, spec.joined == "last", _is_optional(spec)]
+    original = COLUMNS[spec.original_of].fields[0].upper() if spec.original_of else "null"
+    return f"""\
+    {spec.fields[0].upper()}(
+        ColumnKind.{kind}, {", ".join(str(flag).lower() for flag in flags)}, {original},
+        message -> {content}),
 """
 
 
