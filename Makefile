@@ -72,6 +72,8 @@ check: $(READY) ## check format, lint, types, protos and what is generated
 	diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve_wire/v1 client/src/rollserve_wire/v1
 	diff $(VENV)/generated/rollserve_wire/reasons.py client/src/rollserve_wire/reasons.py
 	diff $(VENV)/generated/errors.md docs/errors.md
+	$(BIN)/python protos/column_tables.py $(VENV)/generated/clients
+	for file in $$(cd $(VENV)/generated/clients && find . -type f); do diff $(VENV)/generated/clients/$$file client/$$file || exit 1; done
 
 test-compose: $(READY) ## run and disturb the containers of docker-compose.yml, in a quarter of an hour; needs Docker
 	PYTHONPATH=tests $(BIN)/python -m containers $(OPTIONS)
@@ -100,8 +102,9 @@ bench-learning: $(READY) $(VENV)-bridges/ready ## measure the time to learn, bes
 conformance: $(READY) ## run the conformance kit with all clients, and write the table in docs/conformance.md
 	PYTHONPATH=tests/helpers $(BIN)/python -m conformance_table
 
-protos: ## generate the Python classes of the protos, and the table of error reasons
+protos: $(READY) ## generate the Python classes of the protos, the table of error reasons, and the clients' tables of columns
 	protos/generate.sh client/src docs/errors.md
+	$(BIN)/python protos/column_tables.py client
 
 blocking: $(READY) ## generate the client's modules that block from those for asyncio
 	$(BIN)/python client/blocking.py

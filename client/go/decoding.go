@@ -22,20 +22,14 @@ const (
 // decodeBatch returns a batch of a stream. Its arrays share the memory of the message, except for compressed columns
 // and stacks of frames. numRows is the number of rows of all workers of a fragment call, otherwise 0.
 func decodeBatch(message *pb.EpisodeBatch, numRows uint64) (*EpisodeBatch, error) {
-	batch := &EpisodeBatch{
-		Terminated:     message.GetTerminated(),
-		Truncated:      message.GetTruncated(),
-		PolicyVersions: message.GetPolicyVersions(),
-		EpisodeIndices: message.GetEpisodeIndices(),
-		FirstSteps:     message.GetFirstSteps(),
-		EnvSeeds:       message.GetEnvironmentSeeds(),
+	batch := &EpisodeBatch{}
+	for _, c := range batchColumns {
+		if err := c.decode(batch, message); err != nil {
+			return nil, err
+		}
 	}
-	batch.Lengths = make([]int, len(message.GetLengths()))
-	for i, length := range message.GetLengths() {
-		batch.Lengths[i] = int(length)
-	}
-	if workers := message.GetWorkerIndices(); len(workers) > 0 {
-		batch.WorkerIndices = workers
+	if batch.ReturnsBefore == nil {
+		batch.ReturnsBefore = unknownReturns(batch.FirstSteps)
 	}
 	if numRows > 0 {
 		batch.RowIndices = make([]uint64, len(batch.EpisodeIndices))
@@ -43,87 +37,21 @@ func decodeBatch(message *pb.EpisodeBatch, numRows uint64) (*EpisodeBatch, error
 			batch.RowIndices[i] = index % numRows
 		}
 	}
-	if err := checkHeaders(batch); err != nil {
+	if err := checkLengths(batch); err != nil {
 		return nil, err
 	}
-	rewards, err := decodeTensor(message.GetRewards(), true)
-	if err != nil {
-		return nil, fmt.Errorf("rewards.%w", err)
-	}
-	if rewards.DataType != Float64 || len(rewards.Shape) != 1 {
-		return nil, mismatch("rewards", "float64 of shape (T)", rewards)
-	}
-	batch.Rewards = elements[float64](rewards.data)
-	if err := decodeOptional(batch, message); err != nil {
+	if err := decodeFrameStacks(batch, message); err != nil {
 		return nil, err
 	}
-	if err := decodeColumns(batch, message); err != nil {
-		return nil, err
+	for _, c := range batchColumns {
+		if err := c.check(batch); err != nil {
+			return nil, err
+		}
 	}
-	return batch, checkBatch(batch)
+	return batch, checkLastObservations(batch)
 }
 
-// decodeOptional reads what only some calls and environments have.
-func decodeOptional(batch *EpisodeBatch, message *pb.EpisodeBatch) error {
-	if message.GetRawRewards() != nil {
-		raw, err := decodeTensor(message.GetRawRewards(), true)
-		if err != nil {
-			return fmt.Errorf("raw_rewards.%w", err)
-		}
-		if raw.DataType != Float64 || len(raw.Shape) != 1 || raw.Len() != batch.NumSteps() {
-			return mismatch("raw_rewards", fmt.Sprintf("float64 of shape (%d)", batch.NumSteps()), raw)
-		}
-		batch.RawRewards = elements[float64](raw.data)
-	}
-	if message.GetLastValues() != nil {
-		values, err := decodeTensor(message.GetLastValues(), true)
-		if err != nil {
-			return fmt.Errorf("last_values.%w", err)
-		}
-		if len(values.Shape) != 1 || values.Len() != batch.Len() {
-			return mismatch("last_values", fmt.Sprintf("shape (%d)", batch.Len()), values)
-		}
-		batch.LastValues = values
-	}
-	if len(message.GetEnvironmentActions()) > 0 {
-		actions, err := decodeNamed(message.GetEnvironmentActions())
-		if err != nil {
-			return fmt.Errorf("environment_actions%w", err)
-		}
-		for name, array := range actions {
-			if len(array.Shape) == 0 || array.Len() != batch.NumSteps() {
-				return mismatch(fmt.Sprintf("environment_actions[%q]", name), fmt.Sprintf("%d rows", batch.NumSteps()), array)
-			}
-		}
-		batch.EnvActions = actions
-	}
-	batch.ReturnsBefore = message.GetReturnsBefore()
-	if len(batch.ReturnsBefore) == 0 {
-		batch.ReturnsBefore = unknownReturns(batch.FirstSteps)
-	}
-	if len(batch.ReturnsBefore) != batch.Len() {
-		return mismatch("returns_before", fmt.Sprintf("%d values, or none", batch.Len()), len(batch.ReturnsBefore))
-	}
-	return nil
-}
-
-func decodeColumns(batch *EpisodeBatch, message *pb.EpisodeBatch) error {
-	for field, tensors := range map[string][]*pb.NamedTensor{
-		"observations":      message.GetObservations(),
-		"last_observations": message.GetLastObservations(),
-		"actions":           message.GetActions(),
-		"agent_infos":       message.GetAgentInfos(),
-		"env_infos":         message.GetEnvironmentInfos(),
-		"episode_infos":     message.GetEpisodeInfos(),
-		"initial_states":    message.GetInitialStates(),
-		"last_states":       message.GetLastStates(),
-	} {
-		columns, err := decodeNamed(tensors)
-		if err != nil {
-			return fmt.Errorf("%s%w", field, err)
-		}
-		*columnFields[field](batch) = columns
-	}
+func decodeFrameStacks(batch *EpisodeBatch, message *pb.EpisodeBatch) error {
 	for _, stack := range message.GetFrameStacks() {
 		name := stack.GetName()
 		_, hasSome := batch.Observations[name]
@@ -143,59 +71,23 @@ func decodeColumns(batch *EpisodeBatch, message *pb.EpisodeBatch) error {
 	return nil
 }
 
-// checkHeaders returns an error unless there is one value of each header for each segment.
-func checkHeaders(batch *EpisodeBatch) error {
+// checkLengths returns an error unless there is a length of at least 1 for each segment, and a reward for each step.
+func checkLengths(batch *EpisodeBatch) error {
+	numSteps := 0
 	for i, length := range batch.Lengths {
 		if length < 1 {
 			return mismatch(fmt.Sprintf("lengths[%d]", i), "at least 1", length)
 		}
-	}
-	for name, length := range map[string]int{
-		"terminated":        len(batch.Terminated),
-		"truncated":         len(batch.Truncated),
-		"policy_versions":   len(batch.PolicyVersions),
-		"episode_indices":   len(batch.EpisodeIndices),
-		"first_steps":       len(batch.FirstSteps),
-		"environment_seeds": len(batch.EnvSeeds),
-	} {
-		if length != batch.Len() {
-			return mismatch(name, fmt.Sprintf("%d values", batch.Len()), length)
-		}
-	}
-	if batch.WorkerIndices != nil && len(batch.WorkerIndices) != batch.Len() {
-		return mismatch("worker_indices", fmt.Sprintf("%d values, or none", batch.Len()), len(batch.WorkerIndices))
-	}
-	return nil
-}
-
-// checkBatch returns an error unless the columns have as many rows as there are steps or segments.
-func checkBatch(batch *EpisodeBatch) error {
-	numSteps := 0
-	for _, length := range batch.Lengths {
 		numSteps += length
 	}
 	if numSteps != batch.NumSteps() {
 		return mismatch("rewards", fmt.Sprintf("%d steps, the sum of lengths", numSteps), batch.NumSteps())
 	}
-	for field, of := range columnFields {
-		length := batch.Len()
-		if isByStep(field) {
-			length = numSteps
-		}
-		for name, array := range *of(batch) {
-			if len(array.Shape) == 0 || array.Len() != length {
-				return mismatch(fmt.Sprintf("%s[%q]", field, name), fmt.Sprintf("%d rows", length), array)
-			}
-		}
-	}
-	infos := []Columns{batch.AgentInfos, batch.EnvInfos, batch.EpisodeInfos, batch.InitialStates, batch.LastStates}
-	for _, group := range infos {
-		for name, array := range group {
-			if group.isMask(name) && (array.DataType != Bool || len(array.Shape) != 1) {
-				return mismatch(fmt.Sprintf("infos[%q]", name), "a mask, with one truth value for each row", array)
-			}
-		}
-	}
+	return nil
+}
+
+// checkLastObservations returns an error unless they have the leaves of the observations.
+func checkLastObservations(batch *EpisodeBatch) error {
 	if len(batch.Observations) != len(batch.LastObservations) {
 		return mismatch("last_observations", fmt.Sprintf("leaves %q", batch.Observations.Names()),
 			fmt.Sprintf("%q", batch.LastObservations.Names()))

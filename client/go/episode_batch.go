@@ -99,13 +99,6 @@ func (b *EpisodeBatch) rawRewards() []float64 {
 	return b.RawRewards
 }
 
-func (b *EpisodeBatch) envActions() Columns {
-	if b.EnvActions == nil {
-		return b.Actions
-	}
-	return b.EnvActions
-}
-
 func (b *EpisodeBatch) sums(rewards []float64) []float64 {
 	sums, step := make([]float64, b.Len()), 0
 	for i, length := range b.Lengths {
@@ -152,66 +145,26 @@ func (b *EpisodeBatch) Split() []*EpisodeBatch {
 
 // part returns the given ranges of steps and of their segments.
 func (b *EpisodeBatch) part(firstStep, endStep, first, end int) *EpisodeBatch {
-	part := &EpisodeBatch{
-		Observations:     b.Observations.rows(firstStep, endStep),
-		LastObservations: b.LastObservations.rows(first, end),
-		Actions:          b.Actions.rows(firstStep, endStep),
-		Rewards:          slice(b.Rewards, firstStep, endStep),
-		AgentInfos:       b.AgentInfos.rows(firstStep, endStep),
-		EnvInfos:         b.EnvInfos.rows(firstStep, endStep),
-		EpisodeInfos:     b.EpisodeInfos.rows(first, end),
-		InitialStates:    b.InitialStates.rows(first, end),
-		Lengths:          slice(b.Lengths, first, end),
-		Terminated:       slice(b.Terminated, first, end),
-		Truncated:        slice(b.Truncated, first, end),
-		PolicyVersions:   slice(b.PolicyVersions, first, end),
-		EpisodeIndices:   slice(b.EpisodeIndices, first, end),
-		FirstSteps:       slice(b.FirstSteps, first, end),
-		EnvSeeds:         slice(b.EnvSeeds, first, end),
-		WorkerIndices:    slice(b.WorkerIndices, first, end),
-		RowIndices:       slice(b.RowIndices, first, end),
-		LastStates:       b.LastStates.rows(first, end),
-		RawRewards:       slice(b.RawRewards, firstStep, endStep),
-		ReturnsBefore:    slice(b.ReturnsBefore, first, end),
-	}
-	if b.LastValues.exists() {
-		part.LastValues = b.LastValues.Rows(first, end)
-	}
-	if b.EnvActions != nil {
-		part.EnvActions = b.EnvActions.rows(firstStep, endStep)
+	part := &EpisodeBatch{}
+	for _, c := range batchColumns {
+		if c.spec().byStep {
+			c.cut(part, b, firstStep, endStep)
+		} else {
+			c.cut(part, b, first, end)
+		}
 	}
 	return part
 }
 
 // take returns some segments, in the given order, in new arrays.
 func (b *EpisodeBatch) take(segments []int) *EpisodeBatch {
-	steps := b.stepsOf(segments)
-	taken := &EpisodeBatch{
-		Rewards:        pick(b.Rewards, steps),
-		RawRewards:     pick(b.RawRewards, steps),
-		Lengths:        pick(b.Lengths, segments),
-		Terminated:     pick(b.Terminated, segments),
-		Truncated:      pick(b.Truncated, segments),
-		PolicyVersions: pick(b.PolicyVersions, segments),
-		EpisodeIndices: pick(b.EpisodeIndices, segments),
-		FirstSteps:     pick(b.FirstSteps, segments),
-		ReturnsBefore:  pick(b.ReturnsBefore, segments),
-		EnvSeeds:       pick(b.EnvSeeds, segments),
-		WorkerIndices:  pick(b.WorkerIndices, segments),
-		RowIndices:     pick(b.RowIndices, segments),
-	}
-	for field, of := range columnFields {
-		rows := segments
-		if isByStep(field) {
-			rows = steps
+	steps, taken := b.stepsOf(segments), &EpisodeBatch{}
+	for _, c := range batchColumns {
+		if c.spec().byStep {
+			c.gather(taken, b, steps)
+		} else {
+			c.gather(taken, b, segments)
 		}
-		*of(taken) = of(b).gather(rows)
-	}
-	if b.LastValues.exists() {
-		taken.LastValues = b.LastValues.gather(segments)
-	}
-	if b.EnvActions != nil {
-		taken.EnvActions = b.EnvActions.gather(steps)
 	}
 	return taken
 }

@@ -10,104 +10,13 @@ func Concatenate(batches ...*EpisodeBatch) (*EpisodeBatch, error) {
 	if len(batches) == 0 {
 		return nil, mismatch("batches", "at least one", "none")
 	}
-	if len(batches) == 1 {
-		single := *batches[0]
-		single.Account = nil
-		for _, of := range columnFields {
-			*of(&single) = of(&single).withoutFullMasks()
-		}
-		return &single, nil
-	}
-	joined := &EpisodeBatch{
-		Rewards:        join(batches, func(b *EpisodeBatch) []float64 { return b.Rewards }),
-		Lengths:        join(batches, func(b *EpisodeBatch) []int { return b.Lengths }),
-		Terminated:     join(batches, func(b *EpisodeBatch) []bool { return b.Terminated }),
-		Truncated:      join(batches, func(b *EpisodeBatch) []bool { return b.Truncated }),
-		PolicyVersions: join(batches, func(b *EpisodeBatch) []int64 { return b.PolicyVersions }),
-		EpisodeIndices: join(batches, func(b *EpisodeBatch) []uint64 { return b.EpisodeIndices }),
-		FirstSteps:     join(batches, func(b *EpisodeBatch) []uint64 { return b.FirstSteps }),
-		EnvSeeds:       join(batches, func(b *EpisodeBatch) []uint32 { return b.EnvSeeds }),
-		WorkerIndices:  join(batches, func(b *EpisodeBatch) []uint32 { return b.WorkerIndices }),
-		RowIndices:     join(batches, func(b *EpisodeBatch) []uint64 { return b.RowIndices }),
-	}
-	joined.ReturnsBefore = join(batches, func(b *EpisodeBatch) []float64 { return b.ReturnsBefore })
-	if err := concatenateOptional(joined, batches); err != nil {
-		return nil, err
-	}
-	numSteps, numSegments := make([]int, len(batches)), make([]int, len(batches))
-	for i, batch := range batches {
-		numSteps[i], numSegments[i] = batch.NumSteps(), batch.Len()
-	}
-	for field, of := range columnFields {
-		parts := make([]Columns, len(batches))
-		for i, batch := range batches {
-			parts[i] = *of(batch)
-		}
-		var err error
-		switch field {
-		case "observations", "last_observations", "actions":
-			*of(joined), err = concatenateColumns(field, parts)
-		case "agent_infos", "env_infos":
-			*of(joined), err = concatenateInfos(field, parts, numSteps)
-		default:
-			*of(joined), err = concatenateInfos(field, parts, numSegments)
-		}
-		if err != nil {
+	joined := &EpisodeBatch{}
+	for _, c := range batchColumns {
+		if err := c.concatenate(joined, batches); err != nil {
 			return nil, err
 		}
 	}
 	return joined, nil
-}
-
-// concatenateOptional sets what only some batches have: a batch without rewards or actions of the environment's own has
-// the agent's, and one without last values leaves the result without them.
-func concatenateOptional(joined *EpisodeBatch, batches []*EpisodeBatch) error {
-	hasRewards, hasActions, hasValues := false, false, true
-	actions, values := make([]Columns, len(batches)), make([]Columns, len(batches))
-	for i, batch := range batches {
-		hasRewards = hasRewards || batch.RawRewards != nil
-		hasActions = hasActions || batch.EnvActions != nil
-		hasValues = hasValues && batch.LastValues.exists()
-		actions[i], values[i] = batch.envActions(), Columns{"": batch.LastValues}
-	}
-	if hasRewards {
-		joined.RawRewards = join(batches, (*EpisodeBatch).rawRewards)
-	}
-	if hasActions {
-		var err error
-		if joined.EnvActions, err = concatenateColumns("environment_actions", actions); err != nil {
-			return err
-		}
-	}
-	if hasValues {
-		columns, err := concatenateColumns("last_values", values)
-		if err != nil {
-			return err
-		}
-		joined.LastValues = columns[""]
-	}
-	return nil
-}
-
-// columnFields has the fields of a batch that are columns.
-var columnFields = map[string]func(*EpisodeBatch) *Columns{
-	"observations":      func(b *EpisodeBatch) *Columns { return &b.Observations },
-	"last_observations": func(b *EpisodeBatch) *Columns { return &b.LastObservations },
-	"actions":           func(b *EpisodeBatch) *Columns { return &b.Actions },
-	"agent_infos":       func(b *EpisodeBatch) *Columns { return &b.AgentInfos },
-	"env_infos":         func(b *EpisodeBatch) *Columns { return &b.EnvInfos },
-	"episode_infos":     func(b *EpisodeBatch) *Columns { return &b.EpisodeInfos },
-	"initial_states":    func(b *EpisodeBatch) *Columns { return &b.InitialStates },
-	"last_states":       func(b *EpisodeBatch) *Columns { return &b.LastStates },
-}
-
-// isByStep reports whether a field of columnFields has a row for each step, rather than for each segment.
-func isByStep(field string) bool {
-	switch field {
-	case "observations", "actions", "agent_infos", "env_infos":
-		return true
-	}
-	return false
 }
 
 // join returns a header of all batches; nil if one batch has segments and no such header.
@@ -140,20 +49,16 @@ func (b *EpisodeBatch) joinedAt(begins, ends []int) *EpisodeBatch {
 		return b
 	}
 	joined := *b
-	joined.Lengths = sums(b.Lengths, begins, ends)
-	joined.Terminated, joined.Truncated = pick(b.Terminated, ends), pick(b.Truncated, ends)
-	joined.PolicyVersions, joined.EpisodeIndices = pick(b.PolicyVersions, begins), pick(b.EpisodeIndices, begins)
-	joined.FirstSteps, joined.EnvSeeds = pick(b.FirstSteps, begins), pick(b.EnvSeeds, begins)
-	joined.WorkerIndices, joined.RowIndices = pick(b.WorkerIndices, begins), pick(b.RowIndices, begins)
-	joined.ReturnsBefore = pick(b.ReturnsBefore, begins)
-	joined.LastObservations = b.LastObservations.gather(ends)
-	joined.LastStates = b.LastStates.gather(ends).withoutFullMasks()
-	if b.LastValues.exists() {
-		joined.LastValues = b.LastValues.gather(ends)
+	for _, c := range batchColumns {
+		switch {
+		case c.spec().byStep:
+		case c.spec().isLast:
+			c.gather(&joined, b, ends)
+		default:
+			c.gather(&joined, b, begins)
+		}
 	}
-	// Segments that had gaps may have been joined to others.
-	joined.EpisodeInfos = b.EpisodeInfos.gather(begins).withoutFullMasks()
-	joined.InitialStates = b.InitialStates.gather(begins).withoutFullMasks()
+	joined.Lengths = sums(b.Lengths, begins, ends)
 	return &joined
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -9,45 +8,39 @@
 
 namespace rollserve::internal {
 
-/// Whether columns have a row for each step or for each segment.
+/// The form of a column: a value for each segment; an array of numbers, as raw rewards in the type of rewards; columns
+/// that are the same in all messages of a stream; or infos, which can have gaps.
+enum class ColumnKind { Header, Numbers, Rewards, Leaves, Infos };
+
+/// Whether a column has a row for each step or for each segment.
 enum class RowsOf { Steps, Segments };
 
-/// Whether columns are the same in all messages of a stream, or infos, which can have gaps.
-enum class ColumnKind { Leaves, Infos };
+/// Whether a segment that is joined of several parts has what the first or the last of them has.
+enum class Joined { First, Last };
 
-/// A field of a batch that holds columns.
-struct ColumnField {
+/// What the table of columns says of a column.
+struct ColumnSpec {
   const char* name;
-  Columns EpisodeBatch::*columns;
-  RowsOf rows_of;
   ColumnKind kind;
+  RowsOf rows_of;
+  Joined joined;
+  bool is_optional;  ///< Whether a batch can be without the column.
 };
 
-inline constexpr std::array<ColumnField, 9> column_fields = {{
-    {"observations", &EpisodeBatch::observations, RowsOf::Steps, ColumnKind::Leaves},
-    {"last_observations", &EpisodeBatch::last_observations, RowsOf::Segments, ColumnKind::Leaves},
-    {"actions", &EpisodeBatch::actions, RowsOf::Steps, ColumnKind::Leaves},
-    {"env_actions", &EpisodeBatch::env_actions, RowsOf::Steps, ColumnKind::Leaves},
-    {"agent_infos", &EpisodeBatch::agent_infos, RowsOf::Steps, ColumnKind::Infos},
-    {"env_infos", &EpisodeBatch::env_infos, RowsOf::Steps, ColumnKind::Infos},
-    {"episode_infos", &EpisodeBatch::episode_infos, RowsOf::Segments, ColumnKind::Infos},
-    {"initial_states", &EpisodeBatch::initial_states, RowsOf::Segments, ColumnKind::Infos},
-    {"last_states", &EpisodeBatch::last_states, RowsOf::Segments, ColumnKind::Infos},
-}};
+/// An entry of the table of columns.
+template <class T, class Original, class Field>
+struct Column : ColumnSpec {
+  T EpisodeBatch::*values;
+  Original original;  ///< The member that a batch without the column has in its place; null if there is none.
+  Field field;        ///< Returns the address of the field of a message; null if there is none.
+};
 
-/// Apply a function to each header of two batches, the vectors with an element for each segment. Some may be empty.
-template <class Function>
-void for_each_header(EpisodeBatch& to, const EpisodeBatch& from, Function function) {
-  function(to.lengths, from.lengths);
-  function(to.terminated, from.terminated);
-  function(to.truncated, from.truncated);
-  function(to.policy_versions, from.policy_versions);
-  function(to.episode_indices, from.episode_indices);
-  function(to.first_steps, from.first_steps);
-  function(to.returns_before, from.returns_before);
-  function(to.env_seeds, from.env_seeds);
-  function(to.worker_indices, from.worker_indices);
-  function(to.row_indices, from.row_indices);
+template <class T, class Original, class Field>
+Column(ColumnSpec, T EpisodeBatch::*, Original, Field) -> Column<T, Original, Field>;
+
+/// Return the number of rows that a batch has in a column.
+inline std::size_t num_rows(const ColumnSpec& spec, const EpisodeBatch& batch) {
+  return spec.rows_of == RowsOf::Steps ? batch.num_steps() : batch.num_segments();
 }
 
 /// Return what is known of `returns_before` without being told: 0 at an episode's start, else NaN.

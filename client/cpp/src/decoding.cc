@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "batch_checks.h"
-#include "batch_fields.h"
+#include "column_table.h"
 #include "failures.h"
 #include "multi_agent_fields.h"
 #include "tensors.h"
@@ -34,6 +34,25 @@ Columns columns_of(const std::string& field, google::protobuf::RepeatedPtrField<
   }
   return columns;
 }
+
+template <class T, class Field>
+void read(const ColumnSpec&, std::vector<T>& header, const Field* values) {
+  header.assign(values->begin(), values->end());
+}
+
+void read(const ColumnSpec& spec, Array& array, v1::Tensor* tensor) { array = array_at(spec.name, *tensor); }
+
+void read(const ColumnSpec& spec, Optional<Array>& array, v1::Tensor* tensor) {
+  if (tensor != nullptr) array = array_at(spec.name, *tensor);
+}
+
+void read(const ColumnSpec& spec, Columns& columns, google::protobuf::RepeatedPtrField<v1::NamedTensor>* tensors) {
+  columns = columns_of(spec.name, *tensors);
+}
+
+/// Leave a column as it is that messages lack.
+template <class T>
+void read(const ColumnSpec&, T&, std::nullptr_t) {}
 
 /// Add the observations (T, K, *F) and last observations (N, K, *F) of segments whose frames (T + N·K, *F) come once.
 void add_stacks(EpisodeBatch& batch, v1::FrameStack& stack) {
@@ -85,32 +104,12 @@ void add_stacks(EpisodeBatch& batch, v1::FrameStack& stack) {
 
 EpisodeBatch batch_of(v1::EpisodeBatch& message, std::uint64_t num_rows) {
   EpisodeBatch batch;
-  batch.lengths.assign(message.lengths().begin(), message.lengths().end());
-  batch.terminated.assign(message.terminated().begin(), message.terminated().end());
-  batch.truncated.assign(message.truncated().begin(), message.truncated().end());
-  batch.policy_versions.assign(message.policy_versions().begin(), message.policy_versions().end());
-  batch.episode_indices.assign(message.episode_indices().begin(), message.episode_indices().end());
-  batch.first_steps.assign(message.first_steps().begin(), message.first_steps().end());
-  batch.env_seeds.assign(message.environment_seeds().begin(), message.environment_seeds().end());
-  batch.worker_indices.assign(message.worker_indices().begin(), message.worker_indices().end());
-  batch.returns_before.assign(message.returns_before().begin(), message.returns_before().end());
+  for_each_column([&](const auto& column) { read(column, batch.*column.values, column.field(message)); });
   check_headers(batch);
   if (batch.returns_before.empty()) batch.returns_before = unknown_returns(batch.first_steps);
   if (num_rows > 0) {
     for (const std::uint64_t index : batch.episode_indices) batch.row_indices.push_back(index % num_rows);
   }
-  batch.rewards = array_at("rewards", *message.mutable_rewards());
-  batch.observations = columns_of("observations", *message.mutable_observations());
-  batch.last_observations = columns_of("last_observations", *message.mutable_last_observations());
-  batch.actions = columns_of("actions", *message.mutable_actions());
-  batch.agent_infos = columns_of("agent_infos", *message.mutable_agent_infos());
-  batch.env_infos = columns_of("environment_infos", *message.mutable_environment_infos());
-  batch.episode_infos = columns_of("episode_infos", *message.mutable_episode_infos());
-  batch.initial_states = columns_of("initial_states", *message.mutable_initial_states());
-  batch.last_states = columns_of("last_states", *message.mutable_last_states());
-  if (message.has_last_values()) batch.last_values = array_at("last_values", *message.mutable_last_values());
-  if (message.has_raw_rewards()) batch.raw_rewards = array_at("raw_rewards", *message.mutable_raw_rewards());
-  batch.env_actions = columns_of("environment_actions", *message.mutable_environment_actions());
   for (v1::FrameStack& stack : *message.mutable_frame_stacks()) add_stacks(batch, stack);
   check_columns(batch);
   return batch;

@@ -5,19 +5,19 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "batch_checks.h"
-#include "batch_fields.h"
+#include "column_table.h"
 #include "failures.h"
 #include "infos.h"
 
 namespace rollserve {
 
-using internal::column_fields;
-using internal::ColumnField;
 using internal::ColumnKind;
-using internal::for_each_header;
+using internal::ColumnSpec;
+using internal::for_each_column;
 using internal::RowsOf;
 
 namespace internal {
@@ -28,22 +28,53 @@ std::vector<double> unknown_returns(const std::vector<std::uint64_t>& first_step
   return sums;
 }
 
+namespace {
+
+template <class T>
+std::vector<T> sliced(const std::vector<T>& header, std::size_t begin, std::size_t end) {
+  using Offset = typename std::vector<T>::difference_type;
+  if (header.empty()) return {};
+  return std::vector<T>(header.begin() + static_cast<Offset>(begin), header.begin() + static_cast<Offset>(end));
+}
+
+/// Return rows of an array or of columns.
+template <class T>
+T sliced(const T& arrays, std::size_t begin, std::size_t end) {
+  return arrays.slice(begin, end);
+}
+
+Optional<Array> sliced(const Optional<Array>& array, std::size_t begin, std::size_t end) {
+  return array ? Optional<Array>(array->slice(begin, end)) : std::nullopt;
+}
+
+template <class T>
+T picked(const T& arrays, const std::vector<std::size_t>& rows) {
+  return arrays.gather(rows);
+}
+
+Optional<Array> picked(const Optional<Array>& array, const std::vector<std::size_t>& rows) {
+  return array ? Optional<Array>(array->gather(rows)) : std::nullopt;
+}
+
+/// Return infos without masks that are true in every row, and other columns as they are.
+template <class T>
+T with_needed_masks(const ColumnSpec& spec, T column) {
+  if constexpr (std::is_same_v<T, Columns>) {
+    if (spec.kind == ColumnKind::Infos) return without_full_masks(column);
+  }
+  return column;
+}
+
+}  // namespace
+
 EpisodeBatch part_of(const EpisodeBatch& batch, std::size_t first_step, std::size_t end_step, std::size_t first_segment,
                      std::size_t end_segment) {
   EpisodeBatch part;
-  for_each_header(part, batch, [&](auto& to, const auto& from) {
-    using Offset = typename std::decay_t<decltype(from)>::difference_type;
-    if (!from.empty()) {
-      to.assign(from.begin() + static_cast<Offset>(first_segment), from.begin() + static_cast<Offset>(end_segment));
-    }
+  for_each_column([&](const auto& column) {
+    const auto values = column.values;
+    part.*values = column.rows_of == RowsOf::Steps ? sliced(batch.*values, first_step, end_step)
+                                                   : sliced(batch.*values, first_segment, end_segment);
   });
-  for (const ColumnField& field : column_fields) {
-    part.*field.columns = field.rows_of == RowsOf::Steps ? (batch.*field.columns).slice(first_step, end_step)
-                                                         : (batch.*field.columns).slice(first_segment, end_segment);
-  }
-  part.rewards = batch.rewards.slice(first_step, end_step);
-  if (batch.raw_rewards) part.raw_rewards = batch.raw_rewards->slice(first_step, end_step);
-  if (batch.last_values) part.last_values = batch.last_values->slice(first_segment, end_segment);
   return part;
 }
 
@@ -90,22 +121,13 @@ Columns later_states(const Columns& states, const Columns& agent_infos) {
 EpisodeBatch merged(const EpisodeBatch& batch, const Runs& runs) {
   if (runs.begins.size() == batch.num_segments()) return batch;
   EpisodeBatch joined = batch;
+  for_each_column([&](const auto& column) {
+    if (column.rows_of == RowsOf::Steps) return;
+    const auto& rows = column.joined == Joined::Last ? runs.ends : runs.begins;
+    // Segments that had gaps may have been joined to others.
+    joined.*column.values = with_needed_masks(column, picked(batch.*column.values, rows));
+  });
   joined.lengths = sums_of(batch.lengths, runs);
-  joined.terminated = picked(batch.terminated, runs.ends);
-  joined.truncated = picked(batch.truncated, runs.ends);
-  joined.policy_versions = picked(batch.policy_versions, runs.begins);
-  joined.episode_indices = picked(batch.episode_indices, runs.begins);
-  joined.first_steps = picked(batch.first_steps, runs.begins);
-  joined.returns_before = picked(batch.returns_before, runs.begins);
-  joined.env_seeds = picked(batch.env_seeds, runs.begins);
-  joined.worker_indices = picked(batch.worker_indices, runs.begins);
-  joined.row_indices = picked(batch.row_indices, runs.begins);
-  joined.last_observations = batch.last_observations.gather(runs.ends);
-  // Segments that had gaps may have been joined to others.
-  joined.episode_infos = without_full_masks(batch.episode_infos.gather(runs.begins));
-  joined.initial_states = without_full_masks(batch.initial_states.gather(runs.begins));
-  joined.last_states = without_full_masks(batch.last_states.gather(runs.ends));
-  if (batch.last_values) joined.last_values = batch.last_values->gather(runs.ends);
   return joined;
 }
 
@@ -180,74 +202,86 @@ EpisodeBatch EpisodeBatch::joined() const {
 
 namespace {
 
-/// Give all batches what some of them have: where one lacks rewards or actions of the environment's own, they are the
-/// agent's. Last values have no such stand-in, so that no batch keeps them if one lacks them.
-void complete(std::vector<EpisodeBatch>& batches) {
-  const auto any = [&](auto has) { return std::any_of(batches.begin(), batches.end(), has); };
-  const bool has_rewards = any([](const EpisodeBatch& batch) { return batch.raw_rewards.has_value(); });
-  const bool has_actions = any([](const EpisodeBatch& batch) { return !batch.env_actions.empty(); });
-  const bool lacks_values = any([](const EpisodeBatch& batch) { return !batch.last_values.has_value(); });
+template <class T>
+bool is_absent(const T& column) {
+  return column.empty();
+}
+
+bool is_absent(const Array&) { return false; }
+
+bool is_absent(const Optional<Array>& array) { return !array; }
+
+/// Give all batches a column, or none: a batch that lacks what another one has gets the original in its place. Without
+/// an original, as of last values, no batch keeps the column.
+template <class T, class Original, class Field>
+void complete(std::vector<EpisodeBatch>& batches, const internal::Column<T, Original, Field>& column) {
+  const auto lacks = [&](const EpisodeBatch& batch) { return is_absent(batch.*column.values); };
+  if (std::none_of(batches.begin(), batches.end(), lacks) || std::all_of(batches.begin(), batches.end(), lacks)) return;
   for (EpisodeBatch& batch : batches) {
-    if (batch.returns_before.empty()) batch.returns_before = internal::unknown_returns(batch.first_steps);
-    if (has_rewards && !batch.raw_rewards) batch.raw_rewards = batch.rewards;
-    if (has_actions && batch.env_actions.empty()) batch.env_actions = batch.actions;
-    if (lacks_values) batch.last_values.reset();
+    if constexpr (std::is_null_pointer_v<Original>) {
+      batch.*column.values = T();
+    } else if (lacks(batch)) {
+      batch.*column.values = batch.*column.original;
+    }
   }
 }
 
-/// Return arrays that each batch has, or none has, one behind the other. The batches give them up.
-Optional<Array> concatenate_optional(const char* name, Optional<Array> EpisodeBatch::*array,
-                                     std::vector<EpisodeBatch>& batches, const std::vector<std::size_t>& lengths) {
-  if (!(batches.front().*array)) return std::nullopt;
-  std::vector<Columns> parts;
-  for (EpisodeBatch& batch : batches) parts.push_back({{name, *std::exchange(batch.*array, std::nullopt)}});
-  return internal::concatenate_infos(name, parts, lengths).take(name);
+/// Return a column of all batches, one behind the other.
+template <class T>
+std::vector<T> concatenated(const ColumnSpec&, std::vector<std::vector<T>> parts, const std::vector<std::size_t>&) {
+  std::vector<T> joined;
+  for (const std::vector<T>& part : parts) joined.insert(joined.end(), part.begin(), part.end());
+  return joined;
+}
+
+Array concatenated(const ColumnSpec&, std::vector<Array> parts, const std::vector<std::size_t>&) {
+  return internal::concatenate_arrays(parts);
+}
+
+Columns concatenated(const ColumnSpec& spec, std::vector<Columns> parts, const std::vector<std::size_t>& lengths) {
+  return spec.kind == ColumnKind::Infos ? internal::concatenate_infos(spec.name, parts, lengths)
+                                        : internal::concatenate_columns(spec.name, std::move(parts));
+}
+
+/// The numbers of parts may differ in type, as those of infos.
+Optional<Array> concatenated(const ColumnSpec& spec, std::vector<Optional<Array>> parts,
+                             const std::vector<std::size_t>& lengths) {
+  if (!parts.front()) return std::nullopt;
+  std::vector<Columns> columns;
+  for (Optional<Array>& part : parts) columns.push_back({{spec.name, *std::exchange(part, std::nullopt)}});
+  return internal::concatenate_infos(spec.name, columns, lengths).take(spec.name);
 }
 
 EpisodeBatch concatenated(std::vector<EpisodeBatch> batches) {
-  for (const EpisodeBatch& batch : batches) {
+  for (EpisodeBatch& batch : batches) {
     internal::check_headers(batch);
     internal::check_columns(batch);
+    if (batch.returns_before.empty()) batch.returns_before = internal::unknown_returns(batch.first_steps);
   }
-  complete(batches);
   if (batches.size() == 1) {
     EpisodeBatch single = std::move(batches[0]);
     single.account.reset();
-    for (const ColumnField& field : column_fields) {
-      if (field.kind == ColumnKind::Infos) {
-        single.*field.columns = internal::without_full_masks(single.*field.columns);
-      }
-    }
+    for_each_column([&](const auto& column) {
+      single.*column.values = internal::with_needed_masks(column, std::move(single.*column.values));
+    });
     return single;
   }
-  EpisodeBatch joined;
   std::vector<std::size_t> num_steps;
   std::vector<std::size_t> num_segments;
-  std::vector<Array> rewards;
-  bool has_workers = true;
-  bool has_rows = true;
-  for (EpisodeBatch& batch : batches) {
+  for (const EpisodeBatch& batch : batches) {
     num_steps.push_back(batch.num_steps());
     num_segments.push_back(batch.num_segments());
-    has_workers = has_workers && !batch.worker_indices.empty();
-    has_rows = has_rows && !batch.row_indices.empty();
-    for_each_header(joined, batch, [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); });
-    rewards.push_back(std::exchange(batch.rewards, {}));
   }
-  if (!has_workers) joined.worker_indices.clear();
-  if (!has_rows) joined.row_indices.clear();
-  joined.rewards = internal::concatenate_arrays(rewards);
-  rewards.clear();
-  joined.raw_rewards = concatenate_optional("raw_rewards", &EpisodeBatch::raw_rewards, batches, num_steps);
-  joined.last_values = concatenate_optional("last_values", &EpisodeBatch::last_values, batches, num_segments);
-  for (const ColumnField& field : column_fields) {
-    std::vector<Columns> parts;
-    for (EpisodeBatch& batch : batches) parts.push_back(std::exchange(batch.*field.columns, {}));
-    const auto& lengths = field.rows_of == RowsOf::Steps ? num_steps : num_segments;
-    joined.*field.columns = field.kind == ColumnKind::Leaves
-                                ? internal::concatenate_columns(field.name, std::move(parts))
-                                : internal::concatenate_infos(field.name, parts, lengths);
-  }
+  for_each_column([&](const auto& column) {
+    if (column.is_optional) complete(batches, column);
+  });
+  EpisodeBatch joined;
+  for_each_column([&](const auto& column) {
+    std::vector<std::decay_t<decltype(joined.*column.values)>> parts;
+    for (EpisodeBatch& batch : batches) parts.push_back(std::exchange(batch.*column.values, {}));
+    const auto& lengths = column.rows_of == RowsOf::Steps ? num_steps : num_segments;
+    joined.*column.values = concatenated(column, std::move(parts), lengths);
+  });
   return joined;
 }
 

@@ -4,6 +4,7 @@
  * @packageDocumentation
  */
 
+import { fieldsOf, type Column, type ColumnSpec } from "./batch_columns.js";
 import { EpisodeBatch } from "./episode_batch.js";
 import { mismatch } from "./errors.js";
 import { unstack } from "./frame_stacks.js";
@@ -20,8 +21,8 @@ import { addNamedTensors, inNamed, tensorFromMessage } from "./tensor_messages.j
  * @throws Error - A malformed message.
  */
 export function batchFromMessage(message: BatchMessage, rowCount: bigint): EpisodeBatch {
-  const observations = columnsOf(message.observations);
-  const lastObservations = columnsOf(message.lastObservations);
+  const fields = fieldsOf((field, spec) => columnFromMessage(field, spec, message));
+  const { observations, lastObservations } = fields;
   for (const { name, frameCount, frames } of message.frameStacks) {
     inNamed(name, () => {
       if (observations.has(name) || lastObservations.has(name)) {
@@ -32,44 +33,46 @@ export function batchFromMessage(message: BatchMessage, rowCount: bigint): Episo
       lastObservations.set(name, stacks.lastObservations);
     });
   }
-  const { workerIndices } = message;
-  const { rawRewards, lastValues, environmentActions, returnsBefore } = message;
+  const { episodeIndices, firstSteps, returnsBefore } = fields;
   return new EpisodeBatch({
-    observations,
-    lastObservations,
-    actions: columnsOf(message.actions),
-    rewards: rewardsOf("rewards", message.rewards),
-    lengths: Uint32Array.from(message.lengths),
-    terminated: Uint8Array.from(message.terminated, Number),
-    truncated: Uint8Array.from(message.truncated, Number),
-    agentInfos: columnsOf(message.agentInfos),
-    envInfos: columnsOf(message.environmentInfos),
-    episodeInfos: columnsOf(message.episodeInfos),
-    policyVersions: BigInt64Array.from(message.policyVersions),
-    episodeIndices: BigUint64Array.from(message.episodeIndices),
-    firstSteps: BigUint64Array.from(message.firstSteps),
-    envSeeds: Uint32Array.from(message.environmentSeeds),
-    workerIndices: workerIndices.length === 0 ? undefined : Uint32Array.from(workerIndices),
-    rowIndices:
-      rowCount === 0n ? undefined : Uint32Array.from(message.episodeIndices, (index) => Number(index % rowCount)),
-    initialStates: columnsOf(message.initialStates),
-    lastStates: columnsOf(message.lastStates),
-    lastValues: lastValues && tensorFromMessage(lastValues),
-    rawRewards: rawRewards && rewardsOf("rawRewards", rawRewards),
-    envActions: environmentActions.length === 0 ? undefined : columnsOf(environmentActions),
-    returnsBefore: Float64Array.from(
-      returnsBefore.length > 0 ? returnsBefore : message.firstSteps.map((step) => (step === 0n ? 0 : NaN)),
-    ),
+    ...fields,
+    rowIndices: rowCount === 0n ? undefined : Uint32Array.from(episodeIndices, (index) => Number(index % rowCount)),
+    returnsBefore: message.returnsBefore.length > 0 ? returnsBefore : unknownReturns(firstSteps),
   });
 }
 
-function rewardsOf(field: string, message: TensorMessage | undefined): Float64Array {
-  const rewards = tensorFromMessage(message);
-  if (!rewards.is("float64") || rewards.shape.length !== 1) {
-    const got = `${rewards.dtype} [${rewards.shape.join(", ")}]`;
-    throw new Error(`${field}: ${mismatch("float64 of one dimension", got)}`);
+function columnFromMessage(field: string, spec: ColumnSpec, message: BatchMessage): Column {
+  switch (spec.kind) {
+    case "header": {
+      const values = spec.field === undefined ? [] : message[spec.field];
+      return spec.isOptional && values.length === 0 ? undefined : spec.array.from(values);
+    }
+    case "numbers": {
+      const numbers = message[spec.field];
+      return spec.isOptional && numbers === undefined ? undefined : numbersOf(field, spec.dtype, numbers);
+    }
+    default: {
+      const tensors = message[spec.field];
+      return spec.isOptional && tensors.length === 0 ? undefined : columnsOf(tensors);
+    }
   }
-  return rewards.data;
+}
+
+function numbersOf(field: string, dtype: "float64" | undefined, message: TensorMessage | undefined): Column {
+  const numbers = tensorFromMessage(message);
+  if (dtype === undefined) {
+    return numbers;
+  }
+  if (!numbers.is(dtype) || numbers.shape.length !== 1) {
+    const got = `${numbers.dtype} [${numbers.shape.join(", ")}]`;
+    throw new Error(`${field}: ${mismatch(`${dtype} of one dimension`, got)}`);
+  }
+  return numbers.data;
+}
+
+/** Return what is known of the sums before segments without being told: 0 at an episode's start. */
+function unknownReturns(firstSteps: BigUint64Array): Float64Array {
+  return Float64Array.from(firstSteps, (step) => (step === 0n ? 0 : NaN));
 }
 
 function columnsOf(tensors: readonly NamedTensor[]): Columns {

@@ -11,6 +11,7 @@ export { AgentReturns } from "./agent_returns.js";
 export type { PolicyVersion } from "./agent_returns.js";
 export { Agent, AgentChange, ConstantAgent, OnnxAgent, Policies, PythonAgent, RandomAgent } from "./agents.js";
 export type { ActionMask, AgentUpdate, MaskSettings, OnnxHead, OnnxNames, Parameters, PolicyUpdate } from "./agents.js";
+export type { BatchFields } from "./batch_columns.js";
 export type { Compression } from "./compression.js";
 export type { ConnectionOptions, TlsOptions } from "./connection.js";
 export { float16ToFloat32, float32ToFloat16 } from "./dtypes.js";
@@ -26,7 +27,6 @@ export type {
   Wrapper,
 } from "./environments.js";
 export { EpisodeBatch } from "./episode_batch.js";
-export type { BatchFields } from "./episode_batch.js";
 export {
   AccessError,
   CancelledError,

@@ -5,8 +5,17 @@
  */
 
 import type { Account } from "./account.js";
+import {
+  fieldsOf,
+  tensorOf,
+  type BatchFields,
+  type Column,
+  type ColumnField,
+  type ColumnSpec,
+  type Header,
+} from "./batch_columns.js";
 import { convert, isFloat, itemSize, promote, type DType } from "./dtypes.js";
-import { EpisodeBatch, isMask, maskName, type BatchFields, type Header } from "./episode_batch.js";
+import { EpisodeBatch, isMask, maskName } from "./episode_batch.js";
 import { malformed, mismatch, readingError } from "./errors.js";
 import { Columns, sizeOf, Tensor } from "./tensor.js";
 
@@ -112,71 +121,38 @@ export function concatenate(
   }
   const keptBegins = joinsNothing ? undefined : begins;
   const keptEnds = keptBegins?.map((_, index) => (begins[index + 1] ?? numSegments) - 1);
-  const header = <T extends Header>(name: HeaderName<T>, kept: Kept): T =>
-    joinHeaders(
-      batches.map((batch) => batch[name] as unknown as T),
-      kept,
-    );
-  const optional = (name: "workerIndices" | "rowIndices"): Uint32Array | undefined =>
-    batches.every((batch) => batch[name] !== undefined) ? header<Uint32Array>(name, keptBegins) : undefined;
-  const steps = (name: "observations" | "actions"): Columns =>
-    joinLeaves(name, batches, (batch) => batch.numSteps, undefined);
-  const infos = (name: InfoName, ofSteps: boolean, kept: Kept): Columns =>
-    joinInfos(name, batches, (batch) => (ofSteps ? batch.numSteps : batch.numSegments), kept);
-  const lengths = header<Uint32Array>("lengths", undefined);
-  return new EpisodeBatch({
-    observations: steps("observations"),
-    lastObservations: joinLeaves("lastObservations", batches, (batch) => batch.numSegments, keptEnds),
-    actions: steps("actions"),
-    rewards: joinHeaders(
-      batches.map((batch) => batch.rewards),
-      undefined,
-    ),
-    lengths: keptBegins === undefined ? lengths : sumLengths(lengths, keptBegins),
-    terminated: header<Uint8Array>("terminated", keptEnds),
-    truncated: header<Uint8Array>("truncated", keptEnds),
-    agentInfos: infos("agentInfos", true, undefined),
-    envInfos: infos("envInfos", true, undefined),
-    episodeInfos: infos("episodeInfos", false, keptBegins),
-    policyVersions: header<BigInt64Array>("policyVersions", keptBegins),
-    episodeIndices: header<BigUint64Array>("episodeIndices", keptBegins),
-    firstSteps: header<BigUint64Array>("firstSteps", keptBegins),
-    envSeeds: header<Uint32Array>("envSeeds", keptBegins),
-    workerIndices: optional("workerIndices"),
-    rowIndices: optional("rowIndices"),
-    initialStates: infos("initialStates", false, keptBegins),
-    lastStates: infos("lastStates", false, keptEnds),
-    lastValues: joinLastValues(batches, keptEnds),
-    rawRewards: batches.some(({ rawRewards }) => rawRewards)
-      ? joinHeaders(
-          batches.map(({ rawRewards, rewards }) => rawRewards ?? rewards),
-          undefined,
-        )
-      : undefined,
-    envActions: joinEnvActions(batches),
-    returnsBefore: header<Float64Array>("returnsBefore", keptBegins),
-  });
+  const kept = { first: keptBegins, last: keptEnds, sum: undefined };
+  const fields = fieldsOf((field, spec) =>
+    joinColumn(field, spec, batches, spec.byStep ? undefined : kept[spec.joined ?? "first"]),
+  );
+  const { lengths } = fields;
+  return new EpisodeBatch({ ...fields, lengths: keptBegins === undefined ? lengths : sumLengths(lengths, keptBegins) });
 }
 
-/** Return the last values of all batches; undefined if one has none. */
-function joinLastValues(batches: readonly EpisodeBatch[], kept: Kept): Tensor | undefined {
-  const parts = batches.map(({ lastValues, numSegments }) => ({ tensor: lastValues, numRows: numSegments }));
-  return parts.every(({ tensor }) => tensor) ? joinTensors(parts, kept) : undefined;
-}
-
-/** Return the actions that environments got, the agents' own where a batch has no others; undefined if none has any. */
-function joinEnvActions(batches: readonly EpisodeBatch[]): Columns | undefined {
-  if (!batches.some(({ envActions }) => envActions)) {
+/**
+ * Return the rows of a column in all batches. Where some batches lack it and others have it, the former have the
+ * original in its place; undefined if there is none.
+ */
+function joinColumn(field: ColumnField, spec: ColumnSpec, batches: readonly EpisodeBatch[], kept: Kept): Column {
+  const { byStep, kind, original } = spec;
+  const own = batches.map((batch): Column => batch[field]);
+  const stands = original !== undefined && own.some((column) => column !== undefined);
+  const columns = stands ? own.map((column, index) => column ?? batches[index]?.[original as ColumnField]) : own;
+  if (columns.includes(undefined)) {
     return undefined;
   }
-  const same = batches.map((batch) => batch.with({ actions: batch.envActions ?? batch.actions }));
-  return joinLeaves("actions", same, (batch) => batch.numSteps, undefined);
+  const numRows = batches.map((batch) => (byStep ? batch.numSteps : batch.numSegments));
+  switch (kind) {
+    case "leaves":
+      return joinLeaves(field, columns as Columns[], numRows, kept);
+    case "infos":
+      return joinInfos(field, columns as Columns[], numRows, kept);
+    default: {
+      const joined = joinTensors(partsOf((columns as (Header | Tensor)[]).map(tensorOf), numRows), kept);
+      return columns[0] instanceof Tensor ? joined : (joined.data as Header);
+    }
+  }
 }
-
-type HeaderName<T> = { [K in keyof BatchFields]: T extends BatchFields[K] ? K : never }[keyof BatchFields];
-type InfoName = "agentInfos" | "envInfos" | "episodeInfos" | "initialStates" | "lastStates";
-
-const INFOS: readonly InfoName[] = ["agentInfos", "envInfos", "episodeInfos", "initialStates", "lastStates"];
 
 /** Return the positions, over all batches, of the segments that do not continue the one before, or may not. */
 export function beginsOf(batches: readonly EpisodeBatch[], mayContinue: (position: number) => boolean): number[] {
@@ -214,58 +190,46 @@ function sumLengths(lengths: Uint32Array, begins: readonly number[]): Uint32Arra
   );
 }
 
-function joinHeaders<T extends Header>(parts: readonly T[], kept: Kept): T {
-  const tensors = parts.map((part) => ({ tensor: Tensor.of(part as Uint8Array), numRows: part.length }));
-  return joinTensors(tensors, kept).data as T;
+function partsOf(tensors: readonly (Tensor | undefined)[], numRows: readonly number[]): Part[] {
+  return tensors.map((tensor, index) => ({ tensor, numRows: numRows[index] ?? 0 }));
 }
 
-function joinLeaves(
-  field: "observations" | "lastObservations" | "actions",
-  batches: readonly EpisodeBatch[],
-  numRows: (batch: EpisodeBatch) => number,
-  kept: Kept,
-): Columns {
-  const names = (batch: EpisodeBatch | undefined): string => [...(batch?.[field].keys() ?? [])].sort().join(", ");
-  for (const batch of batches) {
-    if (names(batch) !== names(batches[0])) {
-      throw new Error(`${field}: ${mismatch(`leaves ${names(batches[0])}`, names(batch))}`);
+function joinLeaves(field: string, columns: readonly Columns[], numRows: readonly number[], kept: Kept): Columns {
+  const names = (leaves: Columns | undefined): string => [...(leaves?.keys() ?? [])].sort().join(", ");
+  for (const leaves of columns) {
+    if (names(leaves) !== names(columns[0])) {
+      throw new Error(`${field}: ${mismatch(`leaves ${names(columns[0])}`, names(leaves))}`);
     }
   }
   const joined = new Columns();
-  for (const name of batches[0]?.[field].keys() ?? []) {
-    const parts = batches.map((batch) => ({ tensor: batch[field].get(name), numRows: numRows(batch) }));
+  for (const name of columns[0]?.keys() ?? []) {
+    const tensors = columns.map((leaves) => leaves.get(name));
     joined.set(
       name,
-      inColumn(field, name, () => joinTensors(parts, kept)),
+      inColumn(field, name, () => joinTensors(partsOf(tensors, numRows), kept)),
     );
   }
   return joined;
 }
 
-function joinInfos(
-  field: InfoName,
-  batches: readonly EpisodeBatch[],
-  numRows: (batch: EpisodeBatch) => number,
-  kept: Kept,
-): Columns {
-  const columns = batches.map((batch) => batch[field]);
+function joinInfos(field: string, columns: readonly Columns[], numRows: readonly number[], kept: Kept): Columns {
   const names = new Set(columns.flatMap((infos) => [...infos.keys()].filter((name) => !isMask(name, infos))));
   const joined = new Columns();
   for (const name of names) {
-    const parts = batches.map((batch) => ({ tensor: batch[field].get(name), numRows: numRows(batch) }));
+    const tensors = columns.map((infos) => infos.get(name));
     joined.set(
       name,
-      inColumn(field, name, () => joinTensors(parts, kept)),
+      inColumn(field, name, () => joinTensors(partsOf(tensors, numRows), kept)),
     );
-    if (parts.every(({ tensor }) => tensor !== undefined) && columns.every((infos) => !infos.has(maskName(name)))) {
+    if (!tensors.includes(undefined) && columns.every((infos) => !infos.has(maskName(name)))) {
       continue;
     }
-    const masks = batches.map((batch) => {
-      const length = numRows(batch);
-      const full = new Uint8Array(length).fill(batch[field].has(name) ? 1 : 0);
-      return { tensor: batch[field].get(maskName(name)) ?? Tensor.of(full, [length], "bool"), numRows: length };
+    const masks = columns.map((infos, index) => {
+      const length = numRows[index] ?? 0;
+      const full = new Uint8Array(length).fill(infos.has(name) ? 1 : 0);
+      return infos.get(maskName(name)) ?? Tensor.of(full, [length], "bool");
     });
-    const mask = inColumn(field, maskName(name), () => joinTensors(masks, kept));
+    const mask = inColumn(field, maskName(name), () => joinTensors(partsOf(masks, numRows), kept));
     if (!isFull(mask)) {
       joined.set(maskName(name), mask);
     }
@@ -356,14 +320,15 @@ function isFull(mask: Tensor): boolean {
   return mask.is("bool") && mask.data.every((value) => value === 1);
 }
 
-/** Return the infos of a batch without masks that are true in every row. */
-function withoutFullMasks(batch: EpisodeBatch): Partial<BatchFields> {
-  return Object.fromEntries(
-    INFOS.map((field) => {
-      const infos = batch[field];
-      return [field, new Columns([...infos].filter(([name, mask]) => !(isMask(name, infos) && isFull(mask))))];
-    }),
-  );
+/** Return the parts of a batch, with its infos without masks that are true in every row. */
+function withoutFullMasks(batch: EpisodeBatch): BatchFields {
+  return fieldsOf((field, { kind }) => {
+    const column: Column = batch[field];
+    if (kind !== "infos" || !(column instanceof Columns)) {
+      return column;
+    }
+    return new Columns([...column].filter(([name, mask]) => !(isMask(name, column) && isFull(mask))));
+  });
 }
 
 /**

@@ -1,11 +1,15 @@
 package io.github.rollserve;
 
+import java.lang.reflect.Array;
 import java.nio.ByteBuffer;
 import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
+import java.util.stream.LongStream;
 import rollserve.v1.EpisodeBatchOuterClass;
+import rollserve.v1.TensorOuterClass;
+import rollserve.v1.TensorOuterClass.NamedTensor;
 
 /**
  * Reads the batches of a stream. Their columns share the memory of the message, except for compressed ones; stacks of
@@ -24,17 +28,15 @@ final class BatchDecoder {
      */
     static EpisodeBatch decode(EpisodeBatchOuterClass.EpisodeBatch message, long numRows) {
         Headers headers = headers(message, numRows);
-        Tensor rewards = Tensors.column("rewards", message.getRewards());
-        if (rewards.dataType() != DataType.FLOAT64 || rewards.numAxes() != 1) {
-            throw Errors.malformed("rewards", "float64 of shape (T)", rewards);
+        Map<ColumnField, Map<String, Tensor>> named = new EnumMap<>(ColumnField.class);
+        for (ColumnField field : ColumnField.OF_TENSORS) {
+            named.put(field, Tensors.named(field.wireName(), tensors(field.content.apply(message))));
         }
+        Tensor rewards = named.get(ColumnField.REWARDS).get("");
+        checkRewards("rewards", rewards);
         long numSteps = IntStream.of(headers.lengths()).asLongStream().sum();
         if (rewards.numRows() != numSteps) {
             throw Errors.malformed("rewards", numSteps + " steps, the sum of lengths", rewards.numRows());
-        }
-        Map<ColumnField, Map<String, Tensor>> named = new EnumMap<>(ColumnField.class);
-        for (ColumnField field : ColumnField.values()) {
-            named.put(field, Tensors.named(field.wireName(), field.of(message)));
         }
         for (EpisodeBatchOuterClass.FrameStack stack : message.getFrameStacksList()) {
             addFrames(stack, headers, named.get(ColumnField.OBSERVATIONS), named.get(ColumnField.LAST_OBSERVATIONS));
@@ -42,17 +44,16 @@ final class BatchDecoder {
         Map<ColumnField, Columns> columns = ColumnField.each(field -> new Columns(named.get(field)));
         columns.forEach((field, group) -> check(field, group, field.isPerStep ? rewards.numRows() : headers.size()));
         checkLeaves(columns.get(ColumnField.OBSERVATIONS), columns.get(ColumnField.LAST_OBSERVATIONS));
-        columns.get(ColumnField.RAW_REWARDS).tensors().values().forEach(raw -> {
-            if (raw.dataType() != DataType.FLOAT64 || raw.numAxes() != 1) {
-                throw Errors.malformed("raw_rewards", "float64 of shape (T)", raw);
-            }
-        });
-        columns.get(ColumnField.LAST_VALUES).tensors().values().forEach(values -> {
-            if (values.numAxes() != 1) {
-                throw Errors.malformed("last_values", "one axis", values);
-            }
-        });
-        return new EpisodeBatch(headers, columns, rewards, null);
+        return new EpisodeBatch(headers, columns, null);
+    }
+
+    /** Returns the tensors among the content of a message, of which a single one gets the empty name. */
+    private static List<NamedTensor> tensors(List<?> content) {
+        return content.stream()
+            .map(each -> each instanceof TensorOuterClass.Tensor tensor
+                ? NamedTensor.newBuilder().setTensor(tensor).build()
+                : (NamedTensor) each)
+            .toList();
     }
 
     private static Headers headers(EpisodeBatchOuterClass.EpisodeBatch message, long numRows) {
@@ -60,49 +61,41 @@ final class BatchDecoder {
         if (size == 0) {
             throw Errors.malformed("lengths", "at least one segment", "none");
         }
-        check("terminated", message.getTerminatedList(), size);
-        check("truncated", message.getTruncatedList(), size);
-        check("policy_versions", message.getPolicyVersionsList(), size);
-        check("episode_indices", message.getEpisodeIndicesList(), size);
-        check("first_steps", message.getFirstStepsList(), size);
-        check("environment_seeds", message.getEnvironmentSeedsList(), size);
-        if (message.getReturnsBeforeCount() > 0) {
-            check("returns_before", message.getReturnsBeforeList(), size);
+        Headers headers = Headers.of(field -> {
+            List<?> values = field.content.apply(message);
+            if (!field.isOptional || !values.isEmpty()) {
+                check(field.wireName(), values, size);
+            }
+            return array(field.kind.type, values);
+        });
+        checkLengths(headers.lengths());
+        if (message.getReturnsBeforeCount() == 0) {
+            headers = headers.with(ColumnField.RETURNS_BEFORE, unknownReturns(headers.firstSteps()));
         }
-        if (message.getWorkerIndicesCount() > 0) {
-            check("worker_indices", message.getWorkerIndicesList(), size);
+        if (numRows > 0) {
+            headers = headers.with(ColumnField.ROW_INDICES, LongStream.of(headers.episodeIndices())
+                .map(index -> Long.remainderUnsigned(index, numRows)).toArray());
         }
-        return new Headers(
-            lengths(message.getLengthsList()),
-            booleans(message.getTerminatedList()),
-            booleans(message.getTruncatedList()),
-            longs(message.getPolicyVersionsList()),
-            longs(message.getEpisodeIndicesList()),
-            longs(message.getFirstStepsList()),
-            returnsBefore(message),
-            ints(message.getEnvironmentSeedsList()),
-            ints(message.getWorkerIndicesList()),
-            numRows == 0
-                ? new long[0]
-                : message.getEpisodeIndicesList().stream()
-                    .mapToLong(index -> Long.remainderUnsigned(index, numRows)).toArray());
+        return headers;
     }
 
     static int[] lengths(List<Integer> values) {
-        int[] lengths = ints(values);
+        int[] lengths = (int[]) array(int.class, values);
+        checkLengths(lengths);
+        return lengths;
+    }
+
+    private static void checkLengths(int[] lengths) {
         for (int i = 0; i < lengths.length; i++) {
             if (lengths[i] < 1) {
                 throw Errors.malformed("lengths[" + i + "]", "1 to 2^31 - 1", Integer.toUnsignedString(lengths[i]));
             }
         }
-        return lengths;
     }
 
-    /** Returns the sums of raw rewards before segments; where the server does not tell, NaN within an episode. */
-    private static double[] returnsBefore(EpisodeBatchOuterClass.EpisodeBatch message) {
-        return message.getReturnsBeforeCount() > 0
-            ? message.getReturnsBeforeList().stream().mapToDouble(Double::doubleValue).toArray()
-            : message.getFirstStepsList().stream().mapToDouble(step -> step == 0 ? 0 : Double.NaN).toArray();
+    /** Returns what is known of the sums of raw rewards before segments without being told: 0 before an episode. */
+    private static double[] unknownReturns(long[] firstSteps) {
+        return LongStream.of(firstSteps).mapToDouble(step -> step == 0 ? 0 : Double.NaN).toArray();
     }
 
     static void check(String field, List<?> values, int size) {
@@ -111,18 +104,18 @@ final class BatchDecoder {
         }
     }
 
-    private static int[] ints(List<Integer> values) {
-        return values.stream().mapToInt(Integer::intValue).toArray();
-    }
-
     static long[] longs(List<Long> values) {
-        return values.stream().mapToLong(Long::longValue).toArray();
+        return (long[]) array(long.class, values);
     }
 
     static boolean[] booleans(List<Boolean> values) {
-        boolean[] array = new boolean[values.size()];
-        for (int i = 0; i < array.length; i++) {
-            array[i] = values.get(i);
+        return (boolean[]) array(boolean.class, values);
+    }
+
+    private static Object array(Class<?> type, List<?> values) {
+        Object array = Array.newInstance(type, values.size());
+        for (int i = 0; i < values.size(); i++) {
+            Array.set(array, i, values.get(i));
         }
         return array;
     }
@@ -171,11 +164,23 @@ final class BatchDecoder {
             if (tensor.numAxes() == 0 || tensor.numRows() != numRows) {
                 throw Errors.malformed(path, numRows + " rows", tensor);
             }
-            boolean isMask = field.hasGaps && columns.isMask(name);
+            boolean isMask = field.kind == ColumnKind.INFOS && columns.isMask(name);
             if (isMask && (tensor.dataType() != DataType.BOOL || tensor.numAxes() != 1)) {
                 throw Errors.malformed(path, "a mask, with one truth value for each row", tensor);
             }
+            if (field.kind == ColumnKind.NUMBERS && tensor.numAxes() != 1) {
+                throw Errors.malformed(field.wireName(), "one axis", tensor);
+            }
+            if (field.kind == ColumnKind.REWARDS) {
+                checkRewards(field.wireName(), tensor);
+            }
         });
+    }
+
+    private static void checkRewards(String field, Tensor rewards) {
+        if (rewards.dataType() != DataType.FLOAT64 || rewards.numAxes() != 1) {
+            throw Errors.malformed(field, "float64 of shape (T)", rewards);
+        }
     }
 
     private static void checkLeaves(Columns observations, Columns lastObservations) {

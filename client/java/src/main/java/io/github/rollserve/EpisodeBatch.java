@@ -22,10 +22,10 @@ public final class EpisodeBatch {
     private final Account account;
     private final int[] firstRows; // of each segment, and T behind them
 
-    EpisodeBatch(Headers headers, Map<ColumnField, Columns> columns, Tensor rewards, Account account) {
+    EpisodeBatch(Headers headers, Map<ColumnField, Columns> columns, Account account) {
         this.headers = headers;
         this.columns = columns;
-        this.rewards = rewards;
+        this.rewards = columns.get(ColumnField.REWARDS).plain();
         this.account = account;
         this.firstRows = new int[headers.size() + 1];
         for (int i = 0; i < headers.size(); i++) {
@@ -162,17 +162,17 @@ public final class EpisodeBatch {
 
     /** {@return (N), the seeds that the environments were reset with} */
     public int[] envSeeds() {
-        return headers.envSeeds();
+        return (int[]) headers.array(ColumnField.ENVIRONMENT_SEEDS);
     }
 
     /** {@return (N), the workers that episodes are bound to; empty if they are bound to none} */
     public int[] workerIndices() {
-        return headers.workerIndices();
+        return (int[]) headers.array(ColumnField.WORKER_INDICES);
     }
 
     /** {@return (N), the rows that fragments ran in, over the rows of all workers; empty except for fragments} */
     public long[] rowIndices() {
-        return headers.rowIndices();
+        return (long[]) headers.array(ColumnField.ROW_INDICES);
     }
 
     /** {@return what became of everything that was simulated, if this is the whole result of a call} */
@@ -298,11 +298,11 @@ public final class EpisodeBatch {
     }
 
     EpisodeBatch withColumns(Map<ColumnField, Columns> changed) {
-        return new EpisodeBatch(headers, changed, rewards, account);
+        return new EpisodeBatch(headers, changed, account);
     }
 
     EpisodeBatch withAccount(Account changed) {
-        return new EpisodeBatch(headers, columns, rewards, changed);
+        return new EpisodeBatch(headers, columns, changed);
     }
 
     /**
@@ -337,6 +337,6 @@ public final class EpisodeBatch {
         Map<ColumnField, Columns> parts = ColumnField.each(field -> field.isPerStep
             ? columns(field).rows(firstStep, firstRows[end])
             : columns(field).rows(first, end));
-        return new EpisodeBatch(kept, parts, rewards.rows(firstStep, firstRows[end]), null);
+        return new EpisodeBatch(kept, parts, null);
     }
 }

@@ -1,35 +1,82 @@
 package io.github.rollserve;
 
+import java.lang.reflect.Array;
 import java.util.Arrays;
+import java.util.EnumMap;
 import java.util.List;
+import java.util.Map;
+import java.util.function.BiFunction;
 import java.util.function.Function;
 
 /**
- * The headers of a batch, each with a value for each of N segments; {@code workerIndices} and {@code rowIndices} can be
- * empty. {@link EpisodeBatch} describes them.
+ * The headers of a batch, each an array with a value for each of N segments; optional ones can be empty. {@link
+ * EpisodeBatch} describes them.
  */
-record Headers(
-    int[] lengths,
-    boolean[] terminated,
-    boolean[] truncated,
-    long[] policyVersions,
-    long[] episodeIndices,
-    long[] firstSteps,
-    double[] returnsBefore,
-    int[] envSeeds,
-    int[] workerIndices,
-    long[] rowIndices) {
+final class Headers {
+    private final Map<ColumnField, Object> arrays;
+
+    private Headers(Map<ColumnField, Object> arrays) {
+        this.arrays = arrays;
+    }
+
+    /** Returns the headers that a function makes. */
+    static Headers of(Function<ColumnField, Object> function) {
+        Map<ColumnField, Object> arrays = new EnumMap<>(ColumnField.class);
+        for (ColumnField field : ColumnField.values()) {
+            if (field.kind.isHeader()) {
+                arrays.put(field, function.apply(field));
+            }
+        }
+        return new Headers(arrays);
+    }
+
+    /** Returns these headers with another array in the place of one. */
+    Headers with(ColumnField field, Object array) {
+        return of(each -> each == field ? array : arrays.get(each));
+    }
+
+    Object array(ColumnField field) {
+        return arrays.get(field);
+    }
+
+    int[] lengths() {
+        return (int[]) array(ColumnField.LENGTHS);
+    }
+
+    boolean[] terminated() {
+        return (boolean[]) array(ColumnField.TERMINATED);
+    }
+
+    boolean[] truncated() {
+        return (boolean[]) array(ColumnField.TRUNCATED);
+    }
+
+    long[] policyVersions() {
+        return (long[]) array(ColumnField.POLICY_VERSIONS);
+    }
+
+    long[] episodeIndices() {
+        return (long[]) array(ColumnField.EPISODE_INDICES);
+    }
+
+    long[] firstSteps() {
+        return (long[]) array(ColumnField.FIRST_STEPS);
+    }
+
+    double[] returnsBefore() {
+        return (double[]) array(ColumnField.RETURNS_BEFORE);
+    }
 
     int size() {
-        return lengths.length;
+        return lengths().length;
     }
 
     int numSteps() {
-        return Arrays.stream(lengths).reduce(0, Math::addExact);
+        return Arrays.stream(lengths()).reduce(0, Math::addExact);
     }
 
     boolean ended(int segment) {
-        return terminated[segment] || truncated[segment];
+        return terminated()[segment] || truncated()[segment];
     }
 
     int numEnded() {
@@ -42,92 +89,60 @@ record Headers(
 
     /** Says whether a segment is the continuation of a segment of other headers, or of these. */
     boolean follows(int segment, Headers other, int before) {
-        return episodeIndices[segment] == other.episodeIndices[before]
-            && policyVersions[segment] == other.policyVersions[before]
-            && firstSteps[segment] == other.firstSteps[before] + other.lengths[before]
+        return episodeIndices()[segment] == other.episodeIndices()[before]
+            && policyVersions()[segment] == other.policyVersions()[before]
+            && firstSteps()[segment] == other.firstSteps()[before] + other.lengths()[before]
             && !other.ended(before);
     }
 
     Headers slice(int begin, int end) {
-        return new Headers(
-            Arrays.copyOfRange(lengths, begin, end),
-            Arrays.copyOfRange(terminated, begin, end),
-            Arrays.copyOfRange(truncated, begin, end),
-            Arrays.copyOfRange(policyVersions, begin, end),
-            Arrays.copyOfRange(episodeIndices, begin, end),
-            Arrays.copyOfRange(firstSteps, begin, end),
-            Arrays.copyOfRange(returnsBefore, begin, end),
-            Arrays.copyOfRange(envSeeds, begin, end),
-            workerIndices.length == 0 ? workerIndices : Arrays.copyOfRange(workerIndices, begin, end),
-            rowIndices.length == 0 ? rowIndices : Arrays.copyOfRange(rowIndices, begin, end));
+        return map((field, array) -> {
+            Object part = newArray(field, end - begin);
+            System.arraycopy(array, begin, part, 0, end - begin);
+            return part;
+        });
     }
 
     /** Returns the headers of runs of consecutive segments, each as one segment. */
     Headers merge(Runs runs) {
-        int[] begins = runs.begins();
-        return new Headers(
-            runs.sums(lengths),
-            pick(terminated, runs.ends()),
-            pick(truncated, runs.ends()),
-            pick(policyVersions, begins),
-            pick(episodeIndices, begins),
-            pick(firstSteps, begins),
-            Arrays.stream(begins).mapToDouble(begin -> returnsBefore[begin]).toArray(),
-            pick(envSeeds, begins),
-            pick(workerIndices, begins),
-            pick(rowIndices, begins));
+        Headers merged = map((field, array) -> {
+            int[] positions = field.isLast ? runs.ends() : runs.begins();
+            Object picked = newArray(field, positions.length);
+            for (int i = 0; i < positions.length; i++) {
+                System.arraycopy(array, positions[i], picked, i, 1);
+            }
+            return picked;
+        });
+        return merged.with(ColumnField.LENGTHS, runs.sums(lengths()));
     }
 
     /** Returns the headers of all parts. Optional ones are empty if a part lacks them. */
     static Headers concatenate(List<Headers> parts) {
-        return new Headers(
-            ints(parts, Headers::lengths),
-            booleans(parts, Headers::terminated),
-            booleans(parts, Headers::truncated),
-            longs(parts, Headers::policyVersions),
-            longs(parts, Headers::episodeIndices),
-            longs(parts, Headers::firstSteps),
-            parts.stream().flatMapToDouble(part -> Arrays.stream(part.returnsBefore())).toArray(),
-            ints(parts, Headers::envSeeds),
-            ints(parts, Headers::workerIndices),
-            longs(parts, Headers::rowIndices));
+        int size = parts.stream().mapToInt(Headers::size).sum();
+        return of(field -> {
+            if (parts.stream().anyMatch(part -> part.lacks(field))) {
+                return newArray(field, 0);
+            }
+            Object joined = newArray(field, size);
+            int at = 0;
+            for (Headers part : parts) {
+                System.arraycopy(part.array(field), 0, joined, at, part.size());
+                at += part.size();
+            }
+            return joined;
+        });
     }
 
-    private static int[] ints(List<Headers> parts, Function<Headers, int[]> header) {
-        boolean complete = parts.stream().allMatch(part -> header.apply(part).length == part.size());
-        return complete ? parts.stream().flatMapToInt(part -> Arrays.stream(header.apply(part))).toArray() : new int[0];
+    private boolean lacks(ColumnField field) {
+        return Array.getLength(array(field)) < size();
     }
 
-    private static long[] longs(List<Headers> parts, Function<Headers, long[]> header) {
-        boolean complete = parts.stream().allMatch(part -> header.apply(part).length == part.size());
-        return complete
-            ? parts.stream().flatMapToLong(part -> Arrays.stream(header.apply(part))).toArray()
-            : new long[0];
+    /** Returns what a function makes of each array that is there. */
+    private Headers map(BiFunction<ColumnField, Object, Object> function) {
+        return of(field -> lacks(field) ? array(field) : function.apply(field, array(field)));
     }
 
-    private static boolean[] booleans(List<Headers> parts, Function<Headers, boolean[]> header) {
-        boolean[] all = new boolean[parts.stream().mapToInt(Headers::size).sum()];
-        int at = 0;
-        for (Headers part : parts) {
-            System.arraycopy(header.apply(part), 0, all, at, part.size());
-            at += part.size();
-        }
-        return all;
-    }
-
-    private static boolean[] pick(boolean[] values, int[] positions) {
-        boolean[] picked = new boolean[positions.length];
-        for (int i = 0; i < picked.length; i++) {
-            picked[i] = values[positions[i]];
-        }
-        return picked;
-    }
-
-    private static int[] pick(int[] values, int[] positions) {
-        return values.length == 0 ? values : Arrays.stream(positions).map(position -> values[position]).toArray();
-    }
-
-    private static long[] pick(long[] values, int[] positions) {
-        return values.length == 0 ? values : Arrays.stream(positions).mapToLong(position -> values[position]).toArray();
+    private static Object newArray(ColumnField field, int length) {
+        return Array.newInstance(field.kind.type, length);
     }
 }

@@ -24,43 +24,43 @@ final class Joining {
         }
         if (batches.size() == 1) {
             EpisodeBatch single = batches.get(0);
-            return single.withAccount(null).withColumns(ColumnField.each(
-                field -> field.hasGaps ? single.columns(field).withoutFullMasks() : single.columns(field)));
+            return single.withAccount(null).withColumns(
+                ColumnField.each(field -> withNeededMasks(field, single.columns(field))));
         }
         Map<ColumnField, Columns> columns = ColumnField.each(field -> {
             List<Columns> parts = parts(batches, field);
-            if (!field.hasGaps) {
+            if (field.kind == ColumnKind.LEAVES || field.kind == ColumnKind.REWARDS) {
                 return concatenateColumns(field.wireName(), parts);
             }
             ToIntFunction<EpisodeBatch> numRows = field.isPerStep ? EpisodeBatch::numSteps : EpisodeBatch::numSegments;
             return concatenateInfos(field.wireName(), parts, batches.stream().mapToInt(numRows).toArray());
         });
         Headers headers = Headers.concatenate(batches.stream().map(EpisodeBatch::headers).toList());
-        Tensor rewards = concatenateTensors(batches.stream().map(EpisodeBatch::rewards).toList());
-        return new EpisodeBatch(headers, columns, rewards, null);
+        return new EpisodeBatch(headers, columns, null);
     }
 
     /**
      * Returns the columns of all batches. Where one lacks rewards or actions of the environment's own and another has
-     * them, they are the agent's. Last values have no such stand-in, so that no batch keeps them if one lacks them.
+     * them, they are the agent's. Last values have no such original, so that no batch keeps them if one lacks them.
      */
     private static List<Columns> parts(List<EpisodeBatch> batches, ColumnField field) {
         List<Columns> parts = batches.stream().map(batch -> batch.columns(field)).toList();
         boolean isInSome = parts.stream().anyMatch(part -> !part.tensors().isEmpty());
         boolean isInAll = parts.stream().noneMatch(part -> part.tensors().isEmpty());
-        if (!isInSome || isInAll) {
+        if (!field.isOptional || !isInSome || isInAll) {
             return parts;
         }
-        return switch (field) {
-            case RAW_REWARDS -> batches.stream()
-                .map(batch -> Columns.plain(batch.rawRewards().orElse(batch.rewards())))
-                .toList();
-            case ENVIRONMENT_ACTIONS -> batches.stream()
-                .map(batch -> batch.envActions().tensors().isEmpty() ? batch.actions() : batch.envActions())
-                .toList();
-            case LAST_VALUES -> Collections.nCopies(batches.size(), Columns.EMPTY);
-            default -> parts;
-        };
+        if (field.original == null) {
+            return Collections.nCopies(batches.size(), Columns.EMPTY);
+        }
+        return batches.stream()
+            .map(batch -> batch.columns(batch.columns(field).tensors().isEmpty() ? field.original : field))
+            .toList();
+    }
+
+    /** Returns infos without masks that are true in every row, and other columns as they are. */
+    private static Columns withNeededMasks(ColumnField field, Columns columns) {
+        return field.kind == ColumnKind.INFOS ? columns.withoutFullMasks() : columns;
     }
 
     static EpisodeBatch joined(EpisodeBatch batch) {
@@ -73,15 +73,14 @@ final class Joining {
         if (runs.size() == batch.numSegments()) {
             return batch;
         }
-        Map<ColumnField, Columns> columns = ColumnField.each(field -> switch (field) {
-            case LAST_OBSERVATIONS, LAST_VALUES -> batch.columns(field).gather(runs.ends());
-            // Segments that had gaps may have been joined to others.
-            case LAST_STATES -> batch.columns(field).gather(runs.ends()).withoutFullMasks();
-            case EPISODE_INFOS, INITIAL_STATES -> batch.columns(field).gather(runs.begins()).withoutFullMasks();
-            default -> batch.columns(field);
+        Map<ColumnField, Columns> columns = ColumnField.each(field -> {
+            if (field.isPerStep) {
+                return batch.columns(field);
+            }
+            Columns rows = batch.columns(field).gather(field.isLast ? runs.ends() : runs.begins());
+            return withNeededMasks(field, rows); // segments that had gaps may have been joined to others
         });
-        return new EpisodeBatch(
-            batch.headers().merge(runs), columns, batch.rewards(), batch.account().orElse(null));
+        return new EpisodeBatch(batch.headers().merge(runs), columns, batch.account().orElse(null));
     }
 
     /** Returns the columns of all parts, which have the same names, types and shapes of rows. */
