@@ -17,9 +17,9 @@ from support import equal, raises
 
 import rollserve
 from rollserve.mlp_agent import mlp_to_proto
+from rollserve_server.agents import mlp_from_proto
 from rollserve_server.envs import describe_space
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.agents import mlp_from_proto
 from rollserve_server.pool import AtLeast, InProcessBackend
 
 HEADS: Any = {"0": "categorical", "1": "squashed_gaussian", "2/bits": "bernoulli", "2/counts": "multi_categorical"}

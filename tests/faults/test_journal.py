@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import pickle
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,68 +16,87 @@ from charges import lay
 from faults.killable import NOTICE_SECONDS, KillableBackend, kill_worker
 from faults.running import begin_to_sample
 from faults.test_fraction_of_workers import Calls, truth_of
+from onnx_models import categorical
 from pools import CARTPOLE, run_of, sample, sample_request, settings, until
+from sample_agents import Masked
 from support import equal, raises
 from unreliable import Places
 
 import rollserve
 from rollserve import Reason
-from rollserve_server.agents import ConstantSpec, RandomSpec
+from rollserve_server import __version__
+from rollserve_server.agents import (
+    ConstantSpec,
+    InstalledFactory,
+    OnnxModel,
+    PickledFactory,
+    PythonSource,
+    RandomSpec,
+)
 from rollserve_server.errors import (
     InvalidValueError,
+    NotAllowedError,
     NotReadyError,
     SamplerLostError,
     TooFewWorkersError,
     WorkerLostError,
 )
-from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Pool
+from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Pool, saving
 from rollserve_server.pool.journal.journal import NoJournal
-from rollserve_server.pool.journal.lease import Lease
-from rollserve_server.pool.state.codec import decode, encode
-from rollserve_server.pool.state.ownership import Owner
-from rollserve_server.pool.state.sampler_state import Entry, SamplerState
+from rollserve_server.pool.journal.kept_records import KeptRecords
+from rollserve_server.pool.journal.lease import Lease, Owner
+from rollserve_server.pool.state.records import entry_records, read_records, sampler_records
+from rollserve_server.pool.state.saved_sampler import SavedHeader, SavedSampler
 from rollserve_server.sampling import Worker
+from rollserve_wire.v1 import saved_sampler_pb2 as pb
 
 MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 
 
 class MemoryJournal(NoJournal):
-    """A journal that stores encoded copies, like a journal in another process."""
+    """A journal that keeps records, like a journal in another process."""
 
     def __init__(self, backend: LastingBackend, epoch: int) -> None:
         super().__init__()
         self.epoch = epoch
-        self.state = decode(encode(backend.kept))
+        self.state = backend.left()
         self.follows_loss = self.state is None and epoch > 1
         self._backend = backend
 
-    async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Any]) -> None:
-        self._snapshot = snapshot
+    async def begin(self, state: Callable[[], SavedSampler], header: Callable[[], SavedHeader]) -> None:
+        self._header = header
         if self.state is None:
-            self._backend.kept = decode(encode(state()))
+            self._backend.kept = KeptRecords(map(b"".join, sampler_records(state())))
 
     async def write(self, **changes: Any) -> None:
         if self._backend.is_failing:
             raise SamplerLostError("journal broken by design", reason=Reason.JOURNAL_LOST)
         if self._backend.kept is not None:
-            self._backend.kept.apply(decode(encode(Entry(self._snapshot(), **changes))))
+            self._backend.kept.apply(map(b"".join, entry_records(self._header(), **changes)))
 
 
 class LastingBackend(KillableBackend):
     """Workers that outlive their pool.
 
     Attributes:
-        kept: state in the journal, or None before the first pool.
+        kept: what the journal keeps, or None before the first pool.
         is_failing: whether writes to the journal fail.
         has_room: whether new workers start.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: SamplerState | None = None
+        self.kept: KeptRecords | None = None
         self.is_failing = False
         self.has_room = True
         self._epoch = 0
+
+    def left(self) -> SavedSampler | None:
+        """Return the state in the journal, as the next pool reads it."""
+        if self.kept is None:
+            return None
+        records = [pb.SavedRecord.FromString(b"".join(record)) for record in self.kept]
+        return read_records(records, in_journal=True)
 
     async def open_journal(self) -> MemoryJournal:
         self._epoch += 1
@@ -176,8 +197,9 @@ async def test_takeover_keeps_the_versions_that_the_pool_kept() -> None:
             await pool.update_agent([RandomSpec()])
             await pool.update_env([CARTPOLE])
         await sample(pool, AtLeast(1))
-        assert backend.kept is not None
-        assert (set(backend.kept.agents), set(backend.kept.envs)) == ({3, 4}, {4, 5})
+        left = backend.left()
+        assert left is not None
+        assert (set(left.agents), set(left.envs)) == ({3, 4}, {4, 5})
     async with pool_on(backend, keep=False) as pool:
         for policy_version, env_version in ((3, 4), (4, 5)):
             await sample(pool, AtLeast(1), policy_version=policy_version, env_version=env_version)
@@ -185,6 +207,70 @@ async def test_takeover_keeps_the_versions_that_the_pool_kept() -> None:
             await sample(pool, AtLeast(1), policy_version=2)
         with raises(NotReadyError, field="options.environment_version", reason=Reason.ENVIRONMENT_VERSION):
             await sample(pool, AtLeast(1), env_version=3)
+
+
+@pytest.mark.parametrize("software", [__version__, "0.1.99"])
+async def test_takeover_goes_on_with_models_whatever_version_left_them(
+    monkeypatch: pytest.MonkeyPatch, software: str
+) -> None:
+    backend, model = LastingBackend(), OnnxModel(categorical().SerializeToString(), {}, {}, "categorical", ())
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "__version__", software)
+        async with pool_on(backend) as pool:
+            await pool.update_agent([model])
+            expected = [await sample(pool, target, seed=3) for target in (AtLeast(100), Fragments(80))]
+            hashes = [version.agents[0].content_hash for version in await pool.agents.listed()]
+    if software != __version__:
+        backend.handles.clear()  # the backend has ended workers of another version
+    async with pool_on(backend, keep=False) as pool:
+        assert [version.agents[0].content_hash for version in await pool.agents.listed()] == hashes
+        assert await pool.current_if_same([model]) is not None
+        for target, batch in zip((AtLeast(100), Fragments(80)), expected, strict=True):
+            assert equal(await sample(pool, target, seed=3), batch)
+        assert (await pool.update_agent([model])).version == 2
+
+
+@pytest.mark.usefixtures("sandboxes_find_test_agents")
+@pytest.mark.parametrize("software", [__version__, "0.1.99"])
+@pytest.mark.parametrize("keep_versions", [1, 8])
+async def test_takeover_keeps_agents_for_the_spaces_that_they_were_accepted_for(
+    monkeypatch: pytest.MonkeyPatch, software: str, keep_versions: int
+) -> None:
+    backend, agent = LastingBackend(), PythonSource(InstalledFactory("masked", {"asks": False}), {})
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "__version__", software)
+        async with pool_on(backend, keep_versions=keep_versions) as pool:
+            await pool.update_agent([agent])
+            expected = await sample(pool, AtLeast(50), seed=3)
+            await pool.update_env([rollserve.EnvSpec("Acrobot-v1")])
+    if software != __version__:
+        backend.handles.clear()  # the backend has ended workers of another version
+    async with pool_on(backend, keep=False, keep_versions=keep_versions) as pool:
+        with raises(NotReadyError, reason=Reason.AGENT_MISFIT, match="observation space"):
+            await sample(pool, AtLeast(50))
+        if keep_versions > 1:
+            assert equal(await sample(pool, AtLeast(50), seed=3, env_version=1), expected)
+        await pool.update_env([CARTPOLE])
+        assert (await sample(pool, AtLeast(50))).num_steps >= 50
+
+
+@pytest.mark.usefixtures("sandboxes_find_test_agents")
+async def test_takeover_leaves_out_superseded_agents_that_are_not_accepted(caplog: pytest.LogCaptureFixture) -> None:
+    backend = LastingBackend()
+    pickled = PythonSource(PickledFactory(pickle.dumps(functools.partial(Masked, asks=False))), {})
+    async with pool_on(backend, allow_pickle=True) as pool:
+        await pool.update_agent([pickled])
+    with raises(NotAllowedError, field="agents[1].data", reason=Reason.PICKLE_NOT_ALLOWED, match="--no-adopt"):
+        async with pool_on(backend):
+            pass
+    async with pool_on(backend, allow_pickle=True) as pool:  # the failed start changed nothing
+        assert (await sample(pool, AtLeast(50), policy_version=1)).num_steps >= 50
+        assert (await pool.update_agent([RandomSpec()])).version == 2
+    async with pool_on(backend, keep=False) as pool:
+        assert pool.status().policy_version == 2
+        with raises(NotReadyError, field="options.policy_version", reason=Reason.POLICY_VERSION):
+            await sample(pool, AtLeast(50), policy_version=1)
+    assert [record.policy_version for record in caplog.records if record.message == "agents left out"] == [1]
 
 
 async def test_takeover_forgets_updates_that_were_not_written() -> None:

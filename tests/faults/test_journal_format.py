@@ -1,37 +1,49 @@
-"""A journal in another format, which another version of the server left on a Ray cluster."""
+"""Journals that other versions of the server left on a Ray cluster."""
 
 from __future__ import annotations
 
-import hashlib
-import inspect
+import asyncio
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import ray.exceptions
+from faults.test_journal import LastingBackend, pool_on
+from onnx_models import categorical
+from pools import until
 from raw_calls import soon
 from ray_clusters import RayCluster, cluster_server, ray_cluster
-from support import raises
+from support import equal, raises
 
 import rollserve
-from rollserve_server.envs import ProfileEnv
-from rollserve_server.errors import InvalidValueError
-from rollserve_server.pool.backends.ray.identity import SamplerIdentity, Seal
-from rollserve_server.pool.backends.ray.journal_actor import JournalKeeper
+from rollserve import Reason
+from rollserve_server import __version__
+from rollserve_server.agents import AgentSource, OnnxModel, RandomSpec
+from rollserve_server.errors import InvalidValueError, SamplerLostError
+from rollserve_server.pool.backends.ray.identity import SamplerIdentity
+from rollserve_server.pool.backends.ray.journal import RayJournal
 from rollserve_server.pool.backends.ray.journal_handle import JournalHandle
-from rollserve_server.pool.backends.ray.journal_opening import acquire_lease
-from rollserve_server.pool.backends.ray.names import JOURNAL_FORMAT
-from rollserve_server.pool.state import codec
-from rollserve_server.pool.state.ownership import Owner
-from rollserve_server.settings import WorkerSettings
-
-LAYOUTS = {6: "d3df6393b4607af5"}
-"""The layout of the journal in each format, as `layout` has it."""
+from rollserve_server.pool.state.records import Record, sampler_records
+from rollserve_server.pool.state.saved_sampler import SavedSampler
+from rollserve_wire.v1 import journal_pb2
+from rollserve_wire.v1.saved_sampler_pb2 import SavedHeader, SavedRecord
 
 OPTIONS = ("--env", "CartPole-v1", "--workers", "2", "--worker-num-cpus", "0.25")
+
+OTHER_VERSION = """
+import runpy
+import rollserve_server
+
+rollserve_server.__version__ = "0.1.99"
+runpy.run_module("rollserve_server", run_name="__main__", alter_sys=True)
+"""
+"""A program that is a server of another version, as far as its state says."""
 
 ACTORS = """
 import os, sys, time
@@ -76,45 +88,123 @@ def process_ids(old: subprocess.Popen[str]) -> tuple[int, int]:
     return journal, worker
 
 
-def layout() -> str:
-    """Return a digest of what server and journal exchange: records and their fields, forms, settings, and methods."""
-    records = [f"{kind.__name__}({', '.join(names)})" for kind, names in codec._FIELDS.items()]
-    methods = [
-        f"{name}{inspect.signature(each)}" for name, each in inspect.getmembers(JournalKeeper, inspect.isfunction)
-    ]
-    texts = sorted([*records, *codec._FORMS, *WorkerSettings.model_fields, *(m for m in methods if m[0] != "_")])
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+class FakeJournal:
+    """A journal in this process.
+
+    Attributes:
+        requests: method of each request, and the records behind it.
+        is_lost: whether the next request finds that the journal is lost.
+        is_alive: whether nobody has killed it.
+    """
+
+    def __init__(self, left: Sequence[bytes], software: str = "0.1.99", replaces: FakeJournal | None = None) -> None:
+        self._left = left
+        self._replaces = replaces
+        self._software = software
+        self.requests: list[tuple[int, list[bytes]]] = []
+        self.is_lost = False
+        self.is_alive = True
+
+    async def call(self, request: journal_pb2.JournalRequest, records: Iterable[Record] = (), more: Any = None) -> Any:
+        if self.is_lost:
+            self.is_lost = False
+            raise ray.exceptions.RayActorError
+        self.requests.append((request.method, list(map(b"".join, records))))
+        is_acquired = request.method == journal_pb2.JOURNAL_METHOD_ACQUIRE
+        answer = journal_pb2.JournalAnswer(epoch=1, software_version=self._software)
+        return answer, [memoryview(each) for each in self._left if is_acquired]
+
+    def kill(self) -> None:
+        self.is_alive = False
+
+    def end_others(self) -> None:
+        if self._replaces is not None:
+            self._replaces.kill()
 
 
-def test_each_layout_has_a_format_of_its_own() -> None:
-    assert LAYOUTS[JOURNAL_FORMAT] == layout(), "raise JOURNAL_FORMAT, and record the layout here"
+@contextlib.asynccontextmanager
+async def opened(monkeypatch: pytest.MonkeyPatch, journal: FakeJournal) -> AsyncIterator[RayJournal]:
+    """Open a journal that a server has left."""
+
+    async def has_none(*_: object, **__: object) -> bool:
+        return False
+
+    monkeypatch.setattr("rollserve_server.pool.backends.ray.journal.has_other_journals", has_none)
+    monkeypatch.setattr(JournalHandle, "find_or_start", lambda _: journal)
+    opened = await RayJournal.open(SamplerIdentity.of(b"", "namespace"), 60.0, discard=False)
+    try:
+        yield opened
+    finally:
+        opened.abandon()
 
 
-async def test_state_that_another_version_left_in_this_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    identity = SamplerIdentity.of(b"secret", "namespace")
-    seal = Seal(identity.key)
-    message = seal.sealed(ProfileEnv("CartPole-v1", profile="short"))
-    monkeypatch.delitem(codec._KINDS, "ProfileEnv")  # as in a server from before there were profiles
+async def test_state_in_a_later_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = FakeJournal([SavedRecord(header=SavedHeader(format=2, worker_count=1)).SerializeToString()])
+    with raises(InvalidValueError, field="journal.header.format", match=r"up to 1.*\b2\b.*--no-adopt"):
+        async with opened(monkeypatch, journal):
+            pass
 
-    class Journal:
-        async def call(self, *_: object) -> object:
-            return seal.opened(message)
 
-    monkeypatch.setattr(JournalHandle, "find_or_start", lambda _: Journal())
-    expected = raises(InvalidValueError, field="journal", match=r"\b6\b.*ProfileEnv.*--no-adopt")
-    with expected:
-        await acquire_lease(identity, Owner("host", 1), 60.0, discard=False)
+async def left_by_a_pool(agent: AgentSource) -> tuple[list[bytes], SavedSampler]:
+    """Return the state that a pool with an agent leaves, as records and read."""
+    backend = LastingBackend()
+    async with pool_on(backend, keep=False) as pool:
+        await pool.update_agent([agent])
+    left = backend.left()
+    assert backend.kept is not None
+    assert left is not None
+    return list(map(b"".join, backend.kept)), left
+
+
+async def test_journal_that_is_lost_during_takeover_gets_back_what_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = OnnxModel(categorical().SerializeToString(), {}, {}, "categorical", ())
+    records, _ = await left_by_a_pool(model)
+    journal = FakeJournal(records)
+    async with opened(monkeypatch, journal):
+        journal.is_lost = True
+        async with asyncio.timeout(10):
+            await until(lambda: len(journal.requests) > 1)
+    assert journal.requests[1] == (journal_pb2.JOURNAL_METHOD_RESTORE, records)
+
+
+@pytest.mark.parametrize("starts", [True, False])
+async def test_journal_of_another_version_ends_once_another_has_the_state(
+    monkeypatch: pytest.MonkeyPatch, starts: bool
+) -> None:
+    records, state = await left_by_a_pool(RandomSpec())
+    old = FakeJournal(records)
+    new = FakeJournal((), __version__, old)
+    given: list[bytes] = []
+    new.is_lost = not starts
+
+    def replace(_: SamplerIdentity, __: journal_pb2.JournalRequest, records: Iterable[Record]) -> FakeJournal:
+        assert old.is_alive
+        given.extend(map(b"".join, records))
+        return new
+
+    monkeypatch.setattr(JournalHandle, "replace", replace)
+    async with opened(monkeypatch, old) as journal:
+        begun = journal.begin(lambda: state, lambda: state.header)
+        if starts:
+            await begun
+            assert not old.is_alive
+        else:
+            with raises(SamplerLostError, reason=Reason.JOURNAL_LOST):
+                await begun
+            assert old.is_alive
+    assert given == list(map(b"".join, sampler_records(state)))
+    assert new.is_alive == starts
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "number"), [("journal", 1), ("journal-4", 4)])
-def test_server_refuses_a_journal_in_another_format_unless_it_may_end_the_sampler(
-    cluster: RayCluster, tmp_path: Path, name: str, number: int
+@pytest.mark.parametrize("name", ["journal", "journal-4"])
+def test_server_refuses_a_journal_in_an_old_format_unless_it_may_end_the_sampler(
+    cluster: RayCluster, tmp_path: Path, name: str
 ) -> None:
     with old_server(cluster, "leave", name) as old:
         journal, worker = process_ids(old)
     with (
-        pytest.raises(RuntimeError, match=rf"cannot serve error='journal: .*\b6\b.*\b{number}\b.*--no-adopt"),
+        pytest.raises(RuntimeError, match=rf"cannot serve error='journal: .*\b0\.2\.0\b.*\b{name},.*--no-adopt"),
         cluster_server(cluster, tmp_path, *OPTIONS),
     ):
         pass
@@ -128,6 +218,54 @@ def test_server_refuses_a_journal_in_another_format_unless_it_may_end_the_sample
         assert not psutil.pid_exists(journal)
         assert not psutil.pid_exists(worker)
         assert len(cluster.actors("WorkerActor")) == 2
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+    assert soon(lambda: not cluster.actors())
+
+
+@pytest.mark.slow
+def test_server_takes_over_from_another_version_with_workers_and_a_journal_of_its_own(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    other = cluster_server(cluster, tmp_path, *OPTIONS, run=("-c", OTHER_VERSION))
+    with other as server, rollserve.connect(server.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        expected = sampler.obtain_samples(100, seed=3)
+    before = cluster.actors()
+    with cluster_server(cluster, tmp_path, *OPTIONS) as server:
+        with rollserve.connect(server.address) as sampler:
+            assert sampler.status().policy_version == 1
+            assert equal(sampler.obtain_samples(100, seed=3), expected)
+        assert len(before) == len(cluster.actors()) == 3
+        assert soon(lambda: not set(before) & set(cluster.actors()))
+        server.process.kill()
+    with cluster_server(cluster, tmp_path, *OPTIONS) as server:
+        with rollserve.connect(server.address) as sampler:
+            assert sampler.status().policy_version == 1
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+    assert soon(lambda: not cluster.actors())
+
+
+@pytest.mark.slow
+def test_server_that_cannot_take_over_from_another_version_leaves_its_workers(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    other = ("-c", OTHER_VERSION)
+    with cluster_server(cluster, tmp_path, *OPTIONS, "--seed", "1", run=other) as server:
+        server.process.kill()
+    before = cluster.actors()
+    assert len(before) == 3
+    with (
+        pytest.raises(RuntimeError, match=r"cannot serve error='seed: expected 1, got 2"),
+        cluster_server(cluster, tmp_path, *OPTIONS, "--seed", "2"),
+    ):
+        pass
+    assert cluster.actors() == before
+    with cluster_server(cluster, tmp_path, *OPTIONS, "--seed", "1", run=other):
+        assert cluster.actors() == before
+    with cluster_server(cluster, tmp_path, *OPTIONS, "--no-adopt") as server:
+        assert soon(lambda: not before & cluster.actors())  # the journal, too, is one of this version
         server.process.terminate()
         assert server.process.wait(30) == 0
     assert soon(lambda: not cluster.actors())

@@ -297,9 +297,6 @@ def test_file_is_restored_by_its_path(thread_sampler: rollserve.Sampler, tmp_pat
         thread_sampler.restore(3)  # type: ignore[arg-type]
 
 
-# Files that are refused, and change nothing.
-
-
 def records(saved: bytes) -> list[pb.SavedRecord]:
     """Return the records of a file."""
     found, place = [], 16
@@ -339,11 +336,29 @@ def widen_actions(parts: list[pb.SavedRecord]) -> None:
     rows[0].actions[0].data += bytes(len(rows[0].actions[0].data) // (rows[0].actions[0].shape[0] - 1))
 
 
+def test_file_is_read_without_what_only_a_journal_has(thread_sampler: rollserve.Sampler) -> None:
+    thread_sampler.update_agent(mlp(thread_sampler))
+    use(thread_sampler)
+    parts = records(thread_sampler.save())[:-1]
+    rows = part(parts, "rows")
+    rows.previous_rows.add(step_count=-1)
+    rows.number = -1
+    part(parts, "agents").client_ids.append("another")
+    part(parts, "agents").spaces.agents.append("another")
+    thread_sampler.restore(file_of(parts))
+    assert thread_sampler.status().policy_version == 1
+    use(thread_sampler)
+
+
+# Files that are refused, and change nothing.
+
+
 CHANGES: dict[str, tuple[Callable[[list[pb.SavedRecord]], None], str]] = {
     "newer format": (lambda parts: setattr(part(parts, "header"), "format", 2), "data.header.format"),
     "no header": (cut_header, "data.header"),
     "no worker": (lambda parts: setattr(part(parts, "header"), "worker_count", 0), "data.header.worker_count"),
     "no own sequence": (lambda parts: part(parts, "header").ClearField("own_sequences"), "data.header.own_sequences"),
+    "a record that goes on with another": (lambda parts: setattr(parts[1], "goes_on", True), "data.goes_on"),
     "version twice": (repeat_version, "data.agents"),
     "no environment": (lambda parts: part(parts, "environments").ClearField("workers"), "data.environments[1].workers"),
     "bad agent": (

@@ -13,9 +13,8 @@ from gymnasium import spaces
 
 import rollserve
 from rollserve.mlp_agent import mlp_to_proto
-from rollserve_server.agents import Exploration, MlpSpec, build_agent, check_exploration
+from rollserve_server.agents import Exploration, MlpSpec, build_agent, check_exploration, mlp_from_proto
 from rollserve_server.envs import describe_space
-from rollserve_server.gateway.messages.agents import mlp_from_proto
 
 OBSERVATIONS = spaces.Box(-1, 1, (7,), np.float32)
 DISCRETE = spaces.Discrete(4, start=3)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,12 +121,17 @@ class ClusterServer:
 
 @contextlib.contextmanager
 def cluster_server(
-    cluster: RayCluster, folder: Path, *options: str, port: int = 0, namespace: str = "rollserve"
+    cluster: RayCluster,
+    folder: Path,
+    *options: str,
+    port: int = 0,
+    namespace: str = "rollserve",
+    run: Sequence[str] = ("-m", "rollserve_server"),
 ) -> Iterator[ClusterServer]:
-    """Yield a server on the cluster; kill it after the block unless it has exited."""
+    """Yield a server on the cluster, which Python is to `run`; kill it after the block unless it has exited."""
     name = secrets.token_hex(4)
     port_file, log = folder / f"port-{name}", folder / f"log-{name}"
-    command = [sys.executable, "-m", "rollserve_server", "--ray-address", cluster.address]
+    command = [sys.executable, *run, "--ray-address", cluster.address]
     command += ["--ray-namespace", namespace, "--listen", f"127.0.0.1:{port}", "--port-file", str(port_file)]
     command += ["--end-with-parent", str(os.getpid()), *options]
     with log.open("wb") as file:

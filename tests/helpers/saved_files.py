@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import rollserve
 from rollserve_server.agents import RandomSpec
-from rollserve_server.gateway import saved_sampler_parts
-from rollserve_server.pool import (
+from rollserve_server.pool import SavedSampler, saved_sampler_parts
+from rollserve_server.pool.state.saved_sampler import (
     SavedAgents,
     SavedEnvs,
+    SavedHeader,
     SavedOwnSequence,
     SavedOwnSequences,
-    SavedRowSequences,
-    SavedSampler,
 )
 
 __all__ = ["LAST_SECONDS", "saved_file"]
@@ -28,17 +27,15 @@ def saved_file(env: rollserve.EnvSpec, num_rows: int, seconds: float = 0.0) -> b
         num_rows: number of rows that it is said to have had.
         seconds: when it was saved, and its agent accepted, since 1970.
     """
-    saved = SavedSampler(
+    header = SavedHeader(
         software="0.0.0",
         saved_seconds=seconds,
         seed=1,
         num_workers=1,
         max_episode_length=None,
         counters={"num_steps": 7, "unknown": 1},
-        envs={1: SavedEnvs([env], num_rows, None)},
-        agents={1: SavedAgents([RandomSpec()], seconds)},
         policy_version=1,
-        own=SavedOwnSequences(1, 0, [SavedOwnSequence(1, 0, None)]),
-        rows=SavedRowSequences(0, []),
+        own=SavedOwnSequences(1, 0, [SavedOwnSequence(1, 0, None)], 0),
     )
-    return b"".join(saved_sampler_parts(saved))
+    envs, agents = {1: SavedEnvs([env], num_rows, None)}, {1: SavedAgents([RandomSpec()], seconds)}
+    return b"".join(saved_sampler_parts(SavedSampler(header, envs, agents, [])))

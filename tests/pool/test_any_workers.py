@@ -112,6 +112,9 @@ class SlowBackend:
     def find_worker(self, worker_index: int) -> None:
         return None
 
+    async def end_other_workers(self) -> None:
+        pass
+
     def default_num_workers(self) -> int:
         return self._backend.default_num_workers()
 

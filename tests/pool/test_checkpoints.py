@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollserve_server.pool.state.checkpoints import ActionLog, Checkpoint
-from rollserve_server.pool.state.codec import decode, encode
 from rollserve_server.sampling import RowProgress
 
 
@@ -23,12 +22,6 @@ def test_action_log_continues_from_any_step(data: st.DataObject) -> None:
         actions = actions[:start] + new
         assert log.first(len(actions))[0].tolist() == actions
         assert copied.first(len(before))[0].tolist() == before
-
-
-def test_action_log_continues_after_a_journal() -> None:
-    log = decode(encode(ActionLog([np.arange(4)])))
-    log.go_on(2, [np.array([7, 8])])
-    assert log.first(4)[0].tolist() == [0, 1, 7, 8]
 
 
 def progress(index: int, num_steps: int, new: list[int]) -> RowProgress:

@@ -39,9 +39,9 @@ from rollserve_server.agents import (
     build_agent,
     build_population,
     check_population,
+    mlp_from_proto,
 )
 from rollserve_server.errors import EnvFailedError, InvalidValueError
-from rollserve_server.gateway.messages.agents import mlp_from_proto
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Evaluation, InProcessBackend
 from rollserve_wire.tensors import named_tensors_to_proto

@@ -48,8 +48,9 @@ async def test_profile_is_in_the_journal_with_its_name() -> None:
         await pool.update_env([EnvSpec("profile:tasks", {"size": 3})])
         await pool.update_agent([RandomSpec()])
         before = pool.status()
-    assert backend.kept is not None
-    (kept,) = backend.kept.envs[2].specs
+    left = backend.left()
+    assert left is not None
+    (kept,) = left.envs[2].version.specs
     assert isinstance(kept, ProfileEnv)
     assert (kept.id, kept.profile, kept.kwargs, kept.arguments) == (
         "sample_envs:Tasks",

@@ -19,6 +19,7 @@ PURE = (
     "rollserve_server.gateway.requests.parsing",
     "rollserve_server.gateway.rpcs.rpc",
     "rollserve_server.gateway.rpcs.statuses",
+    "rollserve_server.pool.journal.kept_records",
     "rollserve_server.pool.plan",
     "rollserve_server.pool.state",
     "rollserve_server.sampling.encode",
@@ -57,10 +58,8 @@ OTHERS: Mapping[str, set[str]] = {
     "faults/test_journal.py": {"rollserve_server.pool.journal.journal", "rollserve_server.pool.journal.lease"},
     "faults/test_journal_format.py": {
         "rollserve_server.pool.backends.ray.identity",
-        "rollserve_server.pool.backends.ray.journal_actor",
+        "rollserve_server.pool.backends.ray.journal",
         "rollserve_server.pool.backends.ray.journal_handle",
-        "rollserve_server.pool.backends.ray.journal_opening",
-        "rollserve_server.pool.backends.ray.names",
     },
     "faults/test_journal_secret.py": {
         "rollserve_server.pool.backends.ray.identity",
@@ -123,6 +122,7 @@ OTHERS: Mapping[str, set[str]] = {
     "pool/test_pool.py": {"rollserve_server.pool.backends.ray.backend"},
     "pool/test_prefetch.py": {"rollserve_server.pool.calls.episodes"},
     "pool/test_reset.py": {"rollserve_server.pool.accounts"},
+    "pool/test_saved_records.py": {"rollserve_server.pool.accounts"},
     "pool/test_slow_work.py": {"rollserve_server.pool.versions"},
     "sampling/test_early_claims.py": {"rollserve_server.sampling.work"},
     "sampling/test_moments.py": {"rollserve_server.sampling.work"},

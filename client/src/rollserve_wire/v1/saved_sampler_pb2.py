@@ -25,12 +25,14 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from rollserve_wire.v1 import agent_pb2 as rollserve_dot_v1_dot_agent__pb2
 from rollserve_wire.v1 import environment_pb2 as rollserve_dot_v1_dot_environment__pb2
+from rollserve_wire.v1 import episode_batch_pb2 as rollserve_dot_v1_dot_episode__batch__pb2
 from rollserve_wire.v1 import policies_pb2 as rollserve_dot_v1_dot_policies__pb2
 from rollserve_wire.v1 import sampler_service_pb2 as rollserve_dot_v1_dot_sampler__service__pb2
+from rollserve_wire.v1 import space_pb2 as rollserve_dot_v1_dot_space__pb2
 from rollserve_wire.v1 import tensor_pb2 as rollserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rollserve/v1/saved_sampler.proto\x12\x0crollserve.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18rollserve/v1/agent.proto\x1a\x1erollserve/v1/environment.proto\x1a\x1brollserve/v1/policies.proto\x1a\"rollserve/v1/sampler_service.proto\x1a\x19rollserve/v1/tensor.proto\"\xf8\x01\n\x0bSavedRecord\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.SavedHeaderH\x00\x12\x37\n\x0c\x65nvironments\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.SavedEnvironmentsH\x00\x12+\n\x06\x61gents\x18\x03 \x01(\x0b\x32\x19.rollserve.v1.SavedAgentsH\x00\x12\'\n\x04rows\x18\x04 \x01(\x0b\x32\x17.rollserve.v1.SavedRowsH\x00\x12%\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x16.rollserve.v1.SavedEndH\x00\x42\x06\n\x04part\"\xa1\x03\n\x0bSavedHeader\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12)\n\x05saved\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x14\n\x0cworker_count\x18\x05 \x01(\r\x12\x1a\n\x12max_episode_length\x18\x06 \x01(\x03\x12\x39\n\x08\x63ounters\x18\x07 \x03(\x0b\x32\'.rollserve.v1.SavedHeader.CountersEntry\x12\x32\n\rown_sequences\x18\x08 \x03(\x0b\x32\x1b.rollserve.v1.SavedSequence\x12\x10\n\x08own_seed\x18\t \x01(\x04\x12\x1b\n\x13sequence_seed_count\x18\n \x01(\x04\x12\x16\n\x0erow_seed_count\x18\x0b \x01(\x04\x12\x16\n\x0epolicy_version\x18\x0c \x01(\x04\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"h\n\rSavedSequence\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1a\n\x12next_episode_index\x18\x02 \x01(\x04\x12-\n\x08\x65pisodes\x18\x03 \x01(\x0b\x32\x1b.rollserve.v1.SavedEpisodes\"\x90\x01\n\rSavedEpisodes\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12.\n\x0b\x65xploration\x18\x04 \x01(\x0b\x32\x19.rollserve.v1.Exploration\"\x92\x01\n\x11SavedEnvironments\x12\x1b\n\x13\x65nvironment_version\x18\x01 \x01(\x03\x12\x33\n\x07workers\x18\x02 \x03(\x0b\x32\".rollserve.v1.SavedRowEnvironments\x12\x11\n\trow_count\x18\x03 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x04 \x01(\r\"S\n\x14SavedRowEnvironments\x12\'\n\x04rows\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.Environment\x12\x12\n\nis_per_row\x18\x02 \x01(\x08\"\xa6\x01\n\x0bSavedAgents\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\x12+\n\x07updated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x08policies\x18\x04 \x01(\x0b\x32\x1b.rollserve.v1.SavedPolicies\"\xc5\x01\n\rSavedPolicies\x12;\n\x08policies\x18\x01 \x03(\x0b\x32).rollserve.v1.SavedPolicies.PoliciesEntry\x12+\n\npolicy_map\x18\x02 \x01(\x0b\x32\x17.rollserve.v1.PolicyMap\x1aJ\n\rPoliciesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.SavedPolicy:\x02\x38\x01\"D\n\x0bSavedPolicy\x12\x10\n\x08versions\x18\x01 \x03(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\"\xe8\x01\n\tSavedRows\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12\x14\n\x0csoft_horizon\x18\x04 \x01(\x08\x12\x0e\n\x06is_own\x18\x05 \x01(\x08\x12\x16\n\x0erow_step_count\x18\x06 \x01(\x03\x12$\n\x04rows\x18\x07 \x03(\x0b\x32\x16.rollserve.v1.SavedRow\x12\x1c\n\x0freturn_discount\x18\x33 \x01(\x01H\x00\x88\x01\x01\x42\x12\n\x10_return_discount\"\xb9\x01\n\x08SavedRow\x12\x13\n\x0breset_index\x18\x01 \x01(\x03\x12\x15\n\repisode_index\x18\x02 \x01(\x03\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x12\n\nstep_count\x18\x04 \x01(\x03\x12%\n\x07\x61\x63tions\x18\x05 \x03(\x0b\x32\x14.rollserve.v1.Tensor\x12\x32\n\x0frecurrent_state\x18\x06 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"\x1a\n\x08SavedEnd\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rollserve/v1/saved_sampler.proto\x12\x0crollserve.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18rollserve/v1/agent.proto\x1a\x1erollserve/v1/environment.proto\x1a rollserve/v1/episode_batch.proto\x1a\x1brollserve/v1/policies.proto\x1a\"rollserve/v1/sampler_service.proto\x1a\x18rollserve/v1/space.proto\x1a\x19rollserve/v1/tensor.proto\"\xd9\x02\n\x0bSavedRecord\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.SavedHeaderH\x00\x12\x37\n\x0c\x65nvironments\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.SavedEnvironmentsH\x00\x12+\n\x06\x61gents\x18\x03 \x01(\x0b\x32\x19.rollserve.v1.SavedAgentsH\x00\x12\'\n\x04rows\x18\x04 \x01(\x0b\x32\x17.rollserve.v1.SavedRowsH\x00\x12%\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x16.rollserve.v1.SavedEndH\x00\x12%\n\x03run\x18\x06 \x01(\x0b\x32\x16.rollserve.v1.SavedRunH\x00\x12\'\n\x04move\x18\x07 \x01(\x0b\x32\x17.rollserve.v1.SavedMoveH\x00\x12\x0f\n\x07goes_on\x18\x08 \x01(\x08\x42\x06\n\x04part\"\xc8\x03\n\x0bSavedHeader\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12)\n\x05saved\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x14\n\x0cworker_count\x18\x05 \x01(\r\x12\x1a\n\x12max_episode_length\x18\x06 \x01(\x03\x12\x39\n\x08\x63ounters\x18\x07 \x03(\x0b\x32\'.rollserve.v1.SavedHeader.CountersEntry\x12\x32\n\rown_sequences\x18\x08 \x03(\x0b\x32\x1b.rollserve.v1.SavedSequence\x12\x10\n\x08own_seed\x18\t \x01(\x04\x12\x1b\n\x13sequence_seed_count\x18\n \x01(\x04\x12\x16\n\x0erow_seed_count\x18\x0b \x01(\x04\x12\x16\n\x0epolicy_version\x18\x0c \x01(\x04\x12%\n\x04pool\x18\r \x01(\x0b\x32\x17.rollserve.v1.SavedPool\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xb2\x01\n\tSavedPool\x12*\n\x07workers\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.SavedWorker\x12+\n\x08\x64\x65parted\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.SavedWorker\x12\x17\n\x0fpolicy_versions\x18\x03 \x03(\x03\x12\x1c\n\x14\x65nvironment_versions\x18\x04 \x03(\x03\x12\x15\n\rrow_sequences\x18\x05 \x03(\x03\"X\n\x0bSavedWorker\x12\x1c\n\x14simulated_step_count\x18\x01 \x01(\x03\x12\x15\n\rrestart_count\x18\x02 \x01(\x03\x12\x14\n\x0clast_failure\x18\x03 \x01(\t\"\xa1\x01\n\x08SavedRun\x12\x0b\n\x03run\x18\x01 \x01(\t\x12+\n\x07started\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\x14worker_settings_json\x18\x03 \x01(\t\x12=\n\x11\x66irst_environment\x18\x04 \x01(\x0b\x32\".rollserve.v1.SavedRowEnvironments\"h\n\rSavedSequence\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1a\n\x12next_episode_index\x18\x02 \x01(\x04\x12-\n\x08\x65pisodes\x18\x03 \x01(\x0b\x32\x1b.rollserve.v1.SavedEpisodes\"\x90\x01\n\rSavedEpisodes\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12.\n\x0b\x65xploration\x18\x04 \x01(\x0b\x32\x19.rollserve.v1.Exploration\"\xda\x01\n\x11SavedEnvironments\x12\x1b\n\x13\x65nvironment_version\x18\x01 \x01(\x03\x12\x33\n\x07workers\x18\x02 \x03(\x0b\x32\".rollserve.v1.SavedRowEnvironments\x12\x11\n\trow_count\x18\x03 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x04 \x01(\r\x12\x11\n\tclient_id\x18\x05 \x01(\t\x12\x33\n\x0b\x64\x65scription\x18\x06 \x01(\x0b\x32\x1e.rollserve.v1.SavedDescription\"\x83\x02\n\x10SavedDescription\x12.\n\x11observation_space\x18\x01 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x1e\n\x11max_episode_steps\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x36\n\x0freproducibility\x18\x04 \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12\x16\n\x0ewhy_not_single\x18\x05 \x01(\t\x12\x0e\n\x06\x61gents\x18\x06 \x03(\tB\x14\n\x12_max_episode_steps\"\x80\x01\n\x14SavedRowEnvironments\x12\'\n\x04rows\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.Environment\x12\x12\n\nis_per_row\x18\x02 \x01(\x08\x12+\n\x08profiled\x18\x03 \x03(\x0b\x32\x19.rollserve.v1.Environment\"\x8f\x02\n\x0bSavedAgents\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\x12+\n\x07updated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x08policies\x18\x04 \x01(\x0b\x32\x1b.rollserve.v1.SavedPolicies\x12\x12\n\nclient_ids\x18\x05 \x03(\t\x12(\n\x06trials\x18\x06 \x03(\x0b\x32\x18.rollserve.v1.SavedTrial\x12)\n\x06spaces\x18\x07 \x01(\x0b\x32\x19.rollserve.v1.SavedSpaces\"x\n\x0bSavedSpaces\x12.\n\x11observation_space\x18\x01 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x0e\n\x06\x61gents\x18\x03 \x03(\t\"\xde\x01\n\nSavedTrial\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\x0c\x12*\n\x07outputs\x18\x02 \x03(\x0b\x32\x19.rollserve.v1.SavedColumn\x12)\n\x06states\x18\x03 \x03(\x0b\x32\x19.rollserve.v1.SavedColumn\x12\x13\n\x0bnoise_width\x18\x04 \x01(\r\x12\x0e\n\x06inputs\x18\x05 \x03(\t\x12\x14\n\x0crow_multiple\x18\x06 \x01(\r\x12\x15\n\rmax_row_count\x18\x07 \x01(\r\x12\x11\n\tproviders\x18\x08 \x03(\t\"U\n\x0bSavedColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\tdata_type\x18\x02 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\x03\"\xc5\x01\n\rSavedPolicies\x12;\n\x08policies\x18\x01 \x03(\x0b\x32).rollserve.v1.SavedPolicies.PoliciesEntry\x12+\n\npolicy_map\x18\x02 \x01(\x0b\x32\x17.rollserve.v1.PolicyMap\x1aJ\n\rPoliciesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.SavedPolicy:\x02\x38\x01\"n\n\x0bSavedPolicy\x12\x10\n\x08versions\x18\x01 \x03(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\x12(\n\x06trials\x18\x03 \x03(\x0b\x32\x18.rollserve.v1.SavedTrial\"\xc8\x02\n\tSavedRows\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12\x14\n\x0csoft_horizon\x18\x04 \x01(\x08\x12\x0e\n\x06is_own\x18\x05 \x01(\x08\x12\x16\n\x0erow_step_count\x18\x06 \x01(\x03\x12$\n\x04rows\x18\x07 \x03(\x0b\x32\x16.rollserve.v1.SavedRow\x12\x0e\n\x06number\x18\x08 \x01(\x03\x12-\n\rprevious_rows\x18\t \x03(\x0b\x32\x16.rollserve.v1.SavedRow\x12\x1f\n\x17previous_row_step_count\x18\n \x01(\x03\x12\x1c\n\x0freturn_discount\x18\x33 \x01(\x01H\x00\x88\x01\x01\x42\x12\n\x10_return_discount\"\xb9\x01\n\x08SavedRow\x12\x13\n\x0breset_index\x18\x01 \x01(\x03\x12\x15\n\repisode_index\x18\x02 \x01(\x03\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x12\n\nstep_count\x18\x04 \x01(\x03\x12%\n\x07\x61\x63tions\x18\x05 \x03(\x0b\x32\x14.rollserve.v1.Tensor\x12\x32\n\x0frecurrent_state\x18\x06 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"u\n\tSavedMove\x12&\n\x05start\x18\x01 \x01(\x0b\x32\x17.rollserve.v1.SavedRows\x12\x12\n\nstep_count\x18\x02 \x01(\x03\x12,\n\x07workers\x18\x03 \x03(\x0b\x32\x1b.rollserve.v1.SavedProgress\"\x9c\x01\n\rSavedProgress\x12\'\n\tpositions\x18\x01 \x01(\x0b\x32\x14.rollserve.v1.Tensor\x12%\n\x07\x61\x63tions\x18\x02 \x03(\x0b\x32\x14.rollserve.v1.Tensor\x12;\n\x10recurrent_states\x18\x03 \x03(\x0b\x32!.rollserve.v1.SavedRecurrentState\"A\n\x13SavedRecurrentState\x12*\n\x07tensors\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"\x1a\n\x08SavedEnd\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,32 +43,52 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_options = b'8\001'
   _globals['_SAVEDPOLICIES_POLICIESENTRY']._loaded_options = None
   _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_options = b'8\001'
-  _globals['_SAVEDRECORD']._serialized_start=234
-  _globals['_SAVEDRECORD']._serialized_end=482
-  _globals['_SAVEDHEADER']._serialized_start=485
-  _globals['_SAVEDHEADER']._serialized_end=902
-  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_start=855
-  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_end=902
-  _globals['_SAVEDSEQUENCE']._serialized_start=904
-  _globals['_SAVEDSEQUENCE']._serialized_end=1008
-  _globals['_SAVEDEPISODES']._serialized_start=1011
-  _globals['_SAVEDEPISODES']._serialized_end=1155
-  _globals['_SAVEDENVIRONMENTS']._serialized_start=1158
-  _globals['_SAVEDENVIRONMENTS']._serialized_end=1304
-  _globals['_SAVEDROWENVIRONMENTS']._serialized_start=1306
-  _globals['_SAVEDROWENVIRONMENTS']._serialized_end=1389
-  _globals['_SAVEDAGENTS']._serialized_start=1392
-  _globals['_SAVEDAGENTS']._serialized_end=1558
-  _globals['_SAVEDPOLICIES']._serialized_start=1561
-  _globals['_SAVEDPOLICIES']._serialized_end=1758
-  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_start=1684
-  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_end=1758
-  _globals['_SAVEDPOLICY']._serialized_start=1760
-  _globals['_SAVEDPOLICY']._serialized_end=1828
-  _globals['_SAVEDROWS']._serialized_start=1831
-  _globals['_SAVEDROWS']._serialized_end=2063
-  _globals['_SAVEDROW']._serialized_start=2066
-  _globals['_SAVEDROW']._serialized_end=2251
-  _globals['_SAVEDEND']._serialized_start=2253
-  _globals['_SAVEDEND']._serialized_end=2279
+  _globals['_SAVEDRECORD']._serialized_start=294
+  _globals['_SAVEDRECORD']._serialized_end=639
+  _globals['_SAVEDHEADER']._serialized_start=642
+  _globals['_SAVEDHEADER']._serialized_end=1098
+  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_start=1051
+  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_end=1098
+  _globals['_SAVEDPOOL']._serialized_start=1101
+  _globals['_SAVEDPOOL']._serialized_end=1279
+  _globals['_SAVEDWORKER']._serialized_start=1281
+  _globals['_SAVEDWORKER']._serialized_end=1369
+  _globals['_SAVEDRUN']._serialized_start=1372
+  _globals['_SAVEDRUN']._serialized_end=1533
+  _globals['_SAVEDSEQUENCE']._serialized_start=1535
+  _globals['_SAVEDSEQUENCE']._serialized_end=1639
+  _globals['_SAVEDEPISODES']._serialized_start=1642
+  _globals['_SAVEDEPISODES']._serialized_end=1786
+  _globals['_SAVEDENVIRONMENTS']._serialized_start=1789
+  _globals['_SAVEDENVIRONMENTS']._serialized_end=2007
+  _globals['_SAVEDDESCRIPTION']._serialized_start=2010
+  _globals['_SAVEDDESCRIPTION']._serialized_end=2269
+  _globals['_SAVEDROWENVIRONMENTS']._serialized_start=2272
+  _globals['_SAVEDROWENVIRONMENTS']._serialized_end=2400
+  _globals['_SAVEDAGENTS']._serialized_start=2403
+  _globals['_SAVEDAGENTS']._serialized_end=2674
+  _globals['_SAVEDSPACES']._serialized_start=2676
+  _globals['_SAVEDSPACES']._serialized_end=2796
+  _globals['_SAVEDTRIAL']._serialized_start=2799
+  _globals['_SAVEDTRIAL']._serialized_end=3021
+  _globals['_SAVEDCOLUMN']._serialized_start=3023
+  _globals['_SAVEDCOLUMN']._serialized_end=3108
+  _globals['_SAVEDPOLICIES']._serialized_start=3111
+  _globals['_SAVEDPOLICIES']._serialized_end=3308
+  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_start=3234
+  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_end=3308
+  _globals['_SAVEDPOLICY']._serialized_start=3310
+  _globals['_SAVEDPOLICY']._serialized_end=3420
+  _globals['_SAVEDROWS']._serialized_start=3423
+  _globals['_SAVEDROWS']._serialized_end=3751
+  _globals['_SAVEDROW']._serialized_start=3754
+  _globals['_SAVEDROW']._serialized_end=3939
+  _globals['_SAVEDMOVE']._serialized_start=3941
+  _globals['_SAVEDMOVE']._serialized_end=4058
+  _globals['_SAVEDPROGRESS']._serialized_start=4061
+  _globals['_SAVEDPROGRESS']._serialized_end=4217
+  _globals['_SAVEDRECURRENTSTATE']._serialized_start=4219
+  _globals['_SAVEDRECURRENTSTATE']._serialized_end=4284
+  _globals['_SAVEDEND']._serialized_start=4286
+  _globals['_SAVEDEND']._serialized_end=4312
 # @@protoc_insertion_point(module_scope)

@@ -11,8 +11,10 @@ import google.protobuf.message
 import google.protobuf.timestamp_pb2
 import rollserve_wire.v1.agent_pb2
 import rollserve_wire.v1.environment_pb2
+import rollserve_wire.v1.episode_batch_pb2
 import rollserve_wire.v1.policies_pb2
 import rollserve_wire.v1.sampler_service_pb2
+import rollserve_wire.v1.space_pb2
 import rollserve_wire.v1.tensor_pb2
 import typing
 
@@ -20,12 +22,19 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class SavedRecord(google.protobuf.message.Message):
-    """A record of the file that SaveSampler returns and RestoreSampler takes.
+    """A part of a sampler's state, in a file that SaveSampler returns and RestoreSampler takes, or in the journal of a sampler
+    on a Ray cluster, which the next server takes over.
 
-    The file begins with the 16 bytes `rollserve saved\\n`. Records follow, each behind its length in bytes as 8 bytes, little
+    A file begins with the 16 bytes `rollserve saved\\n`. Records follow, each behind its length in bytes as 8 bytes, little
     endian: one header, then environments, agents and rows in any number and in rising order of their versions, and at
     last one end. A reader skips records and fields that it does not know; RestoreSampler refuses a file with a higher
-    `format` than its own with INVALID_ARGUMENT, as it does a file that is incomplete or changed.
+    `format` than its own with INVALID_ARGUMENT, as it does a file that is incomplete or changed. It does not read what
+    only a journal has.
+
+    A journal has a run, a header, and the versions and row sequences. An entry of the journal is a header with what has
+    changed; of rows, with a move.
+
+    Agents, rows and a move take several records where one would have more than 64 MiB.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -35,6 +44,13 @@ class SavedRecord(google.protobuf.message.Message):
     AGENTS_FIELD_NUMBER: builtins.int
     ROWS_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    MOVE_FIELD_NUMBER: builtins.int
+    GOES_ON_FIELD_NUMBER: builtins.int
+    goes_on: builtins.bool
+    """Whether the record goes on with the one before it, whose part has the same name: its agents, policies, rows or workers
+    stand behind those of that record. Its other fields have no meaning.
+    """
     @property
     def header(self) -> global___SavedHeader:
         """The single values."""
@@ -53,7 +69,15 @@ class SavedRecord(google.protobuf.message.Message):
 
     @property
     def end(self) -> global___SavedEnd:
-        """The end of the file."""
+        """The end of the file. Only in a file."""
+
+    @property
+    def run(self) -> global___SavedRun:
+        """The run of the sampler, which no entry changes. Only in a journal."""
+
+    @property
+    def move(self) -> global___SavedMove:
+        """A fragment call that has moved the rows of a sequence. Only in an entry of a journal."""
 
     def __init__(
         self,
@@ -63,10 +87,13 @@ class SavedRecord(google.protobuf.message.Message):
         agents: global___SavedAgents | None = ...,
         rows: global___SavedRows | None = ...,
         end: global___SavedEnd | None = ...,
+        run: global___SavedRun | None = ...,
+        move: global___SavedMove | None = ...,
+        goes_on: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["agents", b"agents", "end", b"end", "environments", b"environments", "header", b"header", "part", b"part", "rows", b"rows"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "end", b"end", "environments", b"environments", "header", b"header", "part", b"part", "rows", b"rows"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["part", b"part"]) -> typing.Literal["header", "environments", "agents", "rows", "end"] | None: ...
+    def HasField(self, field_name: typing.Literal["agents", b"agents", "end", b"end", "environments", b"environments", "header", b"header", "move", b"move", "part", b"part", "rows", b"rows", "run", b"run"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "end", b"end", "environments", b"environments", "goes_on", b"goes_on", "header", b"header", "move", b"move", "part", b"part", "rows", b"rows", "run", b"run"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["part", b"part"]) -> typing.Literal["header", "environments", "agents", "rows", "end", "run", "move"] | None: ...
 
 global___SavedRecord = SavedRecord
 
@@ -104,8 +131,9 @@ class SavedHeader(google.protobuf.message.Message):
     SEQUENCE_SEED_COUNT_FIELD_NUMBER: builtins.int
     ROW_SEED_COUNT_FIELD_NUMBER: builtins.int
     POLICY_VERSION_FIELD_NUMBER: builtins.int
+    POOL_FIELD_NUMBER: builtins.int
     format: builtins.int
-    """The number of the format: 1. It rises when older readers would misunderstand a file."""
+    """The number of the format: 1. It rises when older readers would misunderstand a file or a journal."""
     software_version: builtins.str
     """The version of the server that saved the sampler."""
     seed: builtins.int
@@ -137,8 +165,13 @@ class SavedHeader(google.protobuf.message.Message):
     @property
     def own_sequences(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedSequence]:
         """The sequences of whole episodes that calls without a seed continue, the one first that calls use which come one
-        after the other.
+        after the other. Only in a file, like the seed and the counts of seeds: a client may still be resuming calls of the
+        server before, so the next one begins sequences of other seeds.
         """
+
+    @property
+    def pool(self) -> global___SavedPool:
+        """The workers, and what is kept. Only in a journal."""
 
     def __init__(
         self,
@@ -155,11 +188,122 @@ class SavedHeader(google.protobuf.message.Message):
         sequence_seed_count: builtins.int = ...,
         row_seed_count: builtins.int = ...,
         policy_version: builtins.int = ...,
+        pool: global___SavedPool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["saved", b"saved"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["counters", b"counters", "format", b"format", "max_episode_length", b"max_episode_length", "own_seed", b"own_seed", "own_sequences", b"own_sequences", "policy_version", b"policy_version", "row_seed_count", b"row_seed_count", "saved", b"saved", "seed", b"seed", "sequence_seed_count", b"sequence_seed_count", "software_version", b"software_version", "worker_count", b"worker_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["pool", b"pool", "saved", b"saved"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["counters", b"counters", "format", b"format", "max_episode_length", b"max_episode_length", "own_seed", b"own_seed", "own_sequences", b"own_sequences", "policy_version", b"policy_version", "pool", b"pool", "row_seed_count", b"row_seed_count", "saved", b"saved", "seed", b"seed", "sequence_seed_count", b"sequence_seed_count", "software_version", b"software_version", "worker_count", b"worker_count"]) -> None: ...
 
 global___SavedHeader = SavedHeader
+
+@typing.final
+class SavedPool(google.protobuf.message.Message):
+    """What a journal's header has of workers, and the numbers of what is kept: the journal forgets other records."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORKERS_FIELD_NUMBER: builtins.int
+    DEPARTED_FIELD_NUMBER: builtins.int
+    POLICY_VERSIONS_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_VERSIONS_FIELD_NUMBER: builtins.int
+    ROW_SEQUENCES_FIELD_NUMBER: builtins.int
+    @property
+    def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedWorker]:
+        """The totals of the workers in each slot."""
+
+    @property
+    def departed(self) -> global___SavedWorker:
+        """The totals of all slots that are gone, or leaving."""
+
+    @property
+    def policy_versions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The versions of the agents that are kept."""
+
+    @property
+    def environment_versions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The versions of the environments that are kept."""
+
+    @property
+    def row_sequences(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The numbers of the row sequences that are kept."""
+
+    def __init__(
+        self,
+        *,
+        workers: collections.abc.Iterable[global___SavedWorker] | None = ...,
+        departed: global___SavedWorker | None = ...,
+        policy_versions: collections.abc.Iterable[builtins.int] | None = ...,
+        environment_versions: collections.abc.Iterable[builtins.int] | None = ...,
+        row_sequences: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["departed", b"departed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["departed", b"departed", "environment_versions", b"environment_versions", "policy_versions", b"policy_versions", "row_sequences", b"row_sequences", "workers", b"workers"]) -> None: ...
+
+global___SavedPool = SavedPool
+
+@typing.final
+class SavedWorker(google.protobuf.message.Message):
+    """Totals of the workers that one slot has had, or several slots together."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SIMULATED_STEP_COUNT_FIELD_NUMBER: builtins.int
+    RESTART_COUNT_FIELD_NUMBER: builtins.int
+    LAST_FAILURE_FIELD_NUMBER: builtins.int
+    simulated_step_count: builtins.int
+    """The number of steps simulated."""
+    restart_count: builtins.int
+    """The number of attempts to replace a worker."""
+    last_failure: builtins.str
+    """The reason why the last worker was lost or could not be started; empty if that never happened."""
+    def __init__(
+        self,
+        *,
+        simulated_step_count: builtins.int = ...,
+        restart_count: builtins.int = ...,
+        last_failure: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["last_failure", b"last_failure", "restart_count", b"restart_count", "simulated_step_count", b"simulated_step_count"]) -> None: ...
+
+global___SavedWorker = SavedWorker
+
+@typing.final
+class SavedRun(google.protobuf.message.Message):
+    """The run of a sampler that outlives its server."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    STARTED_FIELD_NUMBER: builtins.int
+    WORKER_SETTINGS_JSON_FIELD_NUMBER: builtins.int
+    FIRST_ENVIRONMENT_FIELD_NUMBER: builtins.int
+    run: builtins.str
+    """The run's name."""
+    worker_settings_json: builtins.str
+    """The settings that the workers were made with, by name: a JSON object. A server takes the sampler over if its own are
+    equal, as far as it knows them.
+    """
+    @property
+    def started(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the sampler was started, by the server's clock."""
+
+    @property
+    def first_environment(self) -> global___SavedRowEnvironments:
+        """The environment that the sampler was started with. A server takes the sampler over if its own is equal, or if a
+        client has replaced it.
+        """
+
+    def __init__(
+        self,
+        *,
+        run: builtins.str = ...,
+        started: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        worker_settings_json: builtins.str = ...,
+        first_environment: global___SavedRowEnvironments | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["first_environment", b"first_environment", "started", b"started"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["first_environment", b"first_environment", "run", b"run", "started", b"started", "worker_settings_json", b"worker_settings_json"]) -> None: ...
+
+global___SavedRun = SavedRun
 
 @typing.final
 class SavedSequence(google.protobuf.message.Message):
@@ -235,6 +379,8 @@ class SavedEnvironments(google.protobuf.message.Message):
     WORKERS_FIELD_NUMBER: builtins.int
     ROW_COUNT_FIELD_NUMBER: builtins.int
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
     environment_version: builtins.int
     """The version's number, from 1."""
     row_count: builtins.int
@@ -245,11 +391,17 @@ class SavedEnvironments(google.protobuf.message.Message):
     """The number of episodes of a row in a block, where rows are stepped together; 0 where they are stepped one by one.
     FAILED_PRECONDITION (SAVED_SAMPLER) as for `row_count`.
     """
+    client_id: builtins.str
+    """The id of the client that made the version; empty for none in particular. Only in a journal."""
     @property
     def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedRowEnvironments]:
         """The environments: one element for all workers, or one for each. An element has one environment for all rows of a
         worker, or one for each row. They are accepted as UpdateEnv accepts them, with its reasons.
         """
+
+    @property
+    def description(self) -> global___SavedDescription:
+        """The properties of the environments as workers have made them. Only in a journal."""
 
     def __init__(
         self,
@@ -258,10 +410,61 @@ class SavedEnvironments(google.protobuf.message.Message):
         workers: collections.abc.Iterable[global___SavedRowEnvironments] | None = ...,
         row_count: builtins.int = ...,
         episodes_per_row: builtins.int = ...,
+        client_id: builtins.str = ...,
+        description: global___SavedDescription | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "row_count", b"row_count", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["description", b"description"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "description", b"description", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "row_count", b"row_count", "workers", b"workers"]) -> None: ...
 
 global___SavedEnvironments = SavedEnvironments
+
+@typing.final
+class SavedDescription(google.protobuf.message.Message):
+    """The properties of environments, beside their rows."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OBSERVATION_SPACE_FIELD_NUMBER: builtins.int
+    ACTION_SPACE_FIELD_NUMBER: builtins.int
+    MAX_EPISODE_STEPS_FIELD_NUMBER: builtins.int
+    REPRODUCIBILITY_FIELD_NUMBER: builtins.int
+    WHY_NOT_SINGLE_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
+    max_episode_steps: builtins.int
+    """The step limit of an episode. Not set: no limit is known."""
+    reproducibility: rollserve_wire.v1.episode_batch_pb2.Reproducibility.ValueType
+    """The unit of work that the same seed gives again."""
+    why_not_single: builtins.str
+    """The reason why rows that are stepped one by one are not the environment of these rows, which are stepped together;
+    empty if they are.
+    """
+    @property
+    def observation_space(self) -> rollserve_wire.v1.space_pb2.Space:
+        """The space of one row's observations."""
+
+    @property
+    def action_space(self) -> rollserve_wire.v1.space_pb2.Space:
+        """The space of one row's actions."""
+
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The names of the possible agents; empty for an environment with one agent."""
+
+    def __init__(
+        self,
+        *,
+        observation_space: rollserve_wire.v1.space_pb2.Space | None = ...,
+        action_space: rollserve_wire.v1.space_pb2.Space | None = ...,
+        max_episode_steps: builtins.int | None = ...,
+        reproducibility: rollserve_wire.v1.episode_batch_pb2.Reproducibility.ValueType = ...,
+        why_not_single: builtins.str = ...,
+        agents: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_episode_steps", b"_max_episode_steps", "action_space", b"action_space", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_episode_steps", b"_max_episode_steps", "action_space", b"action_space", "agents", b"agents", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "why_not_single", b"why_not_single"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_max_episode_steps", b"_max_episode_steps"]) -> typing.Literal["max_episode_steps"] | None: ...
+
+global___SavedDescription = SavedDescription
 
 @typing.final
 class SavedRowEnvironments(google.protobuf.message.Message):
@@ -271,19 +474,27 @@ class SavedRowEnvironments(google.protobuf.message.Message):
 
     ROWS_FIELD_NUMBER: builtins.int
     IS_PER_ROW_FIELD_NUMBER: builtins.int
+    PROFILED_FIELD_NUMBER: builtins.int
     is_per_row: builtins.bool
     """Whether there is one for each row."""
     @property
     def rows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.environment_pb2.Environment]:
         """One environment for all rows, or one for each."""
 
+    @property
+    def profiled(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.environment_pb2.Environment]:
+        """The environments that the operator's profiles have made of `rows`, one for each, if any of them names a profile;
+        those of no profile are empty. Only in a journal: they may have the operator's passwords.
+        """
+
     def __init__(
         self,
         *,
         rows: collections.abc.Iterable[rollserve_wire.v1.environment_pb2.Environment] | None = ...,
         is_per_row: builtins.bool = ...,
+        profiled: collections.abc.Iterable[rollserve_wire.v1.environment_pb2.Environment] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["is_per_row", b"is_per_row", "rows", b"rows"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_per_row", b"is_per_row", "profiled", b"profiled", "rows", b"rows"]) -> None: ...
 
 global___SavedRowEnvironments = SavedRowEnvironments
 
@@ -297,6 +508,9 @@ class SavedAgents(google.protobuf.message.Message):
     AGENTS_FIELD_NUMBER: builtins.int
     UPDATED_FIELD_NUMBER: builtins.int
     POLICIES_FIELD_NUMBER: builtins.int
+    CLIENT_IDS_FIELD_NUMBER: builtins.int
+    TRIALS_FIELD_NUMBER: builtins.int
+    SPACES_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
     """The version's number, from 1."""
     @property
@@ -311,6 +525,20 @@ class SavedAgents(google.protobuf.message.Message):
     def policies(self) -> global___SavedPolicies:
         """Policies by name in place of `agents`, for an environment with many agents."""
 
+    @property
+    def client_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The ids of the clients that made the version, by its update or by one that would have changed nothing. Only in a
+        journal.
+        """
+
+    @property
+    def trials(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedTrial]:
+        """The trial of each of `agents`. Only in a journal, which may have pickled agents, too."""
+
+    @property
+    def spaces(self) -> global___SavedSpaces:
+        """The spaces that the agents were accepted for. Only in a journal."""
+
     def __init__(
         self,
         *,
@@ -318,11 +546,131 @@ class SavedAgents(google.protobuf.message.Message):
         agents: collections.abc.Iterable[rollserve_wire.v1.agent_pb2.Agent] | None = ...,
         updated: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         policies: global___SavedPolicies | None = ...,
+        client_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        trials: collections.abc.Iterable[global___SavedTrial] | None = ...,
+        spaces: global___SavedSpaces | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["policies", b"policies", "updated", b"updated"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "policies", b"policies", "policy_version", b"policy_version", "updated", b"updated"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["policies", b"policies", "spaces", b"spaces", "updated", b"updated"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "client_ids", b"client_ids", "policies", b"policies", "policy_version", b"policy_version", "spaces", b"spaces", "trials", b"trials", "updated", b"updated"]) -> None: ...
 
 global___SavedAgents = SavedAgents
+
+@typing.final
+class SavedSpaces(google.protobuf.message.Message):
+    """The spaces of an environment that agents were accepted for, and that they are tried again for."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OBSERVATION_SPACE_FIELD_NUMBER: builtins.int
+    ACTION_SPACE_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
+    @property
+    def observation_space(self) -> rollserve_wire.v1.space_pb2.Space:
+        """The space of one row's observations."""
+
+    @property
+    def action_space(self) -> rollserve_wire.v1.space_pb2.Space:
+        """The space of one row's actions."""
+
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The names of the possible agents; empty for an environment with one agent."""
+
+    def __init__(
+        self,
+        *,
+        observation_space: rollserve_wire.v1.space_pb2.Space | None = ...,
+        action_space: rollserve_wire.v1.space_pb2.Space | None = ...,
+        agents: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agents", b"agents", "observation_space", b"observation_space"]) -> None: ...
+
+global___SavedSpaces = SavedSpaces
+
+@typing.final
+class SavedTrial(google.protobuf.message.Message):
+    """What the trial of an agent's code has found, which later trials may find otherwise, on another machine or with other
+    libraries. Empty for agents without code.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODEL_DIGEST_FIELD_NUMBER: builtins.int
+    OUTPUTS_FIELD_NUMBER: builtins.int
+    STATES_FIELD_NUMBER: builtins.int
+    NOISE_WIDTH_FIELD_NUMBER: builtins.int
+    INPUTS_FIELD_NUMBER: builtins.int
+    ROW_MULTIPLE_FIELD_NUMBER: builtins.int
+    MAX_ROW_COUNT_FIELD_NUMBER: builtins.int
+    PROVIDERS_FIELD_NUMBER: builtins.int
+    model_digest: builtins.bytes
+    """The digest of a model as it was sent; empty once its parameters were replaced."""
+    noise_width: builtins.int
+    """The number of random numbers for each action of Python code."""
+    row_multiple: builtins.int
+    """The divisor of the numbers of rows that give a row the same bits; 0 without a trial."""
+    max_row_count: builtins.int
+    """The largest number of rows that gives a row the same bits."""
+    @property
+    def outputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedColumn]:
+        """The outputs of a model, or the agent_infos of Python code."""
+
+    @property
+    def states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedColumn]:
+        """The recurrent state of Python code."""
+
+    @property
+    def inputs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The names of what Python code asks for beside the observation."""
+
+    @property
+    def providers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The execution providers of ONNX Runtime that a model ran with, the best first."""
+
+    def __init__(
+        self,
+        *,
+        model_digest: builtins.bytes = ...,
+        outputs: collections.abc.Iterable[global___SavedColumn] | None = ...,
+        states: collections.abc.Iterable[global___SavedColumn] | None = ...,
+        noise_width: builtins.int = ...,
+        inputs: collections.abc.Iterable[builtins.str] | None = ...,
+        row_multiple: builtins.int = ...,
+        max_row_count: builtins.int = ...,
+        providers: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["inputs", b"inputs", "max_row_count", b"max_row_count", "model_digest", b"model_digest", "noise_width", b"noise_width", "outputs", b"outputs", "providers", b"providers", "row_multiple", b"row_multiple", "states", b"states"]) -> None: ...
+
+global___SavedTrial = SavedTrial
+
+@typing.final
+class SavedColumn(google.protobuf.message.Message):
+    """An array of a row."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    DATA_TYPE_FIELD_NUMBER: builtins.int
+    SHAPE_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """The name."""
+    data_type: rollserve_wire.v1.tensor_pb2.DataType.ValueType
+    """The type of its elements."""
+    @property
+    def shape(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Its shape."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        data_type: rollserve_wire.v1.tensor_pb2.DataType.ValueType = ...,
+        shape: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data_type", b"data_type", "name", b"name", "shape", b"shape"]) -> None: ...
+
+global___SavedColumn = SavedColumn
 
 @typing.final
 class SavedPolicies(google.protobuf.message.Message):
@@ -379,6 +727,7 @@ class SavedPolicy(google.protobuf.message.Message):
 
     VERSIONS_FIELD_NUMBER: builtins.int
     AGENTS_FIELD_NUMBER: builtins.int
+    TRIALS_FIELD_NUMBER: builtins.int
     @property
     def versions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The number of the update of the agent that made each version. INVALID_ARGUMENT unless there are as many as `agents`,
@@ -389,13 +738,18 @@ class SavedPolicy(google.protobuf.message.Message):
     def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.agent_pb2.Agent]:
         """The policy of each version."""
 
+    @property
+    def trials(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedTrial]:
+        """The trial of each of `agents`. Only in a journal."""
+
     def __init__(
         self,
         *,
         versions: collections.abc.Iterable[builtins.int] | None = ...,
         agents: collections.abc.Iterable[rollserve_wire.v1.agent_pb2.Agent] | None = ...,
+        trials: collections.abc.Iterable[global___SavedTrial] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "versions", b"versions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "trials", b"trials", "versions", b"versions"]) -> None: ...
 
 global___SavedPolicy = SavedPolicy
 
@@ -412,6 +766,9 @@ class SavedRows(google.protobuf.message.Message):
     IS_OWN_FIELD_NUMBER: builtins.int
     ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     ROWS_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    PREVIOUS_ROWS_FIELD_NUMBER: builtins.int
+    PREVIOUS_ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     RETURN_DISCOUNT_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed."""
@@ -422,14 +779,22 @@ class SavedRows(google.protobuf.message.Message):
     soft_horizon: builtins.bool
     """Whether an episode that is truncated after that number of steps ends without a reset."""
     is_own: builtins.bool
-    """Whether calls without a seed continue the sequence."""
+    """Whether calls without a seed continue the sequence. Only in a file: they never continue one of a server before."""
     row_step_count: builtins.int
     """The number of steps that each row has made."""
+    number: builtins.int
+    """The number of the sequence in the run. Only in a journal."""
+    previous_row_step_count: builtins.int
+    """The number of steps that each row had made before the last call. Only in a journal."""
     return_discount: builtins.float
     """The `return_discount` of the calls that continue the sequence, from 0 to 1, else INVALID_ARGUMENT. Not set: none."""
     @property
     def rows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedRow]:
         """The rows of all workers, worker by worker. INVALID_ARGUMENT unless there is one for each row."""
+
+    @property
+    def previous_rows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedRow]:
+        """The rows before the last call, if it is known where they stood. Only in a journal: a client may repeat that call."""
 
     def __init__(
         self,
@@ -441,10 +806,13 @@ class SavedRows(google.protobuf.message.Message):
         is_own: builtins.bool = ...,
         row_step_count: builtins.int = ...,
         rows: collections.abc.Iterable[global___SavedRow] | None = ...,
+        number: builtins.int = ...,
+        previous_rows: collections.abc.Iterable[global___SavedRow] | None = ...,
+        previous_row_step_count: builtins.int = ...,
         return_discount: builtins.float | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_return_discount", b"_return_discount", "return_discount", b"return_discount"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_return_discount", b"_return_discount", "environment_version", b"environment_version", "is_own", b"is_own", "max_episode_length", b"max_episode_length", "return_discount", b"return_discount", "row_step_count", b"row_step_count", "rows", b"rows", "seed", b"seed", "soft_horizon", b"soft_horizon"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_return_discount", b"_return_discount", "environment_version", b"environment_version", "is_own", b"is_own", "max_episode_length", b"max_episode_length", "number", b"number", "previous_row_step_count", b"previous_row_step_count", "previous_rows", b"previous_rows", "return_discount", b"return_discount", "row_step_count", b"row_step_count", "rows", b"rows", "seed", b"seed", "soft_horizon", b"soft_horizon"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_return_discount", b"_return_discount"]) -> typing.Literal["return_discount"] | None: ...
 
 global___SavedRows = SavedRows
@@ -492,6 +860,92 @@ class SavedRow(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["actions", b"actions", "episode_index", b"episode_index", "first_step", b"first_step", "recurrent_state", b"recurrent_state", "reset_index", b"reset_index", "step_count", b"step_count"]) -> None: ...
 
 global___SavedRow = SavedRow
+
+@typing.final
+class SavedMove(google.protobuf.message.Message):
+    """A fragment call that has moved the rows of a sequence."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    START_FIELD_NUMBER: builtins.int
+    STEP_COUNT_FIELD_NUMBER: builtins.int
+    WORKERS_FIELD_NUMBER: builtins.int
+    step_count: builtins.int
+    """The number of steps that each row has made in the call."""
+    @property
+    def start(self) -> global___SavedRows:
+        """The sequence, where the call began. Without rows if the journal knows where they stood."""
+
+    @property
+    def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedProgress]:
+        """What each worker has reported of its rows."""
+
+    def __init__(
+        self,
+        *,
+        start: global___SavedRows | None = ...,
+        step_count: builtins.int = ...,
+        workers: collections.abc.Iterable[global___SavedProgress] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["start", b"start", "step_count", b"step_count", "workers", b"workers"]) -> None: ...
+
+global___SavedMove = SavedMove
+
+@typing.final
+class SavedProgress(google.protobuf.message.Message):
+    """The positions of a worker's M rows behind a fragment call; nothing is set if they have not moved."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POSITIONS_FIELD_NUMBER: builtins.int
+    ACTIONS_FIELD_NUMBER: builtins.int
+    RECURRENT_STATES_FIELD_NUMBER: builtins.int
+    @property
+    def positions(self) -> rollserve_wire.v1.tensor_pb2.Tensor:
+        """Of each row `reset_index`, `episode_index`, `first_step` and `step_count` as in SavedRow, and the number of the
+        call's steps since the last reset: (5, M) int64.
+        """
+
+    @property
+    def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.Tensor]:
+        """The call's actions: for each leaf of the action space a tensor (T, M, *A). None: they are not known."""
+
+    @property
+    def recurrent_states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedRecurrentState]:
+        """The recurrent state of the agent in each row. None: the agent has none."""
+
+    def __init__(
+        self,
+        *,
+        positions: rollserve_wire.v1.tensor_pb2.Tensor | None = ...,
+        actions: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.Tensor] | None = ...,
+        recurrent_states: collections.abc.Iterable[global___SavedRecurrentState] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["positions", b"positions"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "positions", b"positions", "recurrent_states", b"recurrent_states"]) -> None: ...
+
+global___SavedProgress = SavedProgress
+
+@typing.final
+class SavedRecurrentState(google.protobuf.message.Message):
+    """The recurrent state of an agent in a row."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TENSORS_FIELD_NUMBER: builtins.int
+    @property
+    def tensors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """The state by name (*S)."""
+
+    def __init__(
+        self,
+        *,
+        tensors: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["tensors", b"tensors"]) -> None: ...
+
+global___SavedRecurrentState = SavedRecurrentState
 
 @typing.final
 class SavedEnd(google.protobuf.message.Message):

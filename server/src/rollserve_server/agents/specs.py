@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Type
 
 import numpy as np
 
-from rollserve_server.agents.agent import InfoSpec, PythonPolicy
-from rollserve_wire.policy_map import PolicyChoice, PolicyMap, PolicyRule
-
 if TYPE_CHECKING:
     from gymnasium import Space
+
+    from rollserve_server.agents.agent import InfoSpec, PythonPolicy
+    from rollserve_wire.policy_map import PolicyChoice, PolicyMap
 
 __all__ = [
     "DEFAULT_HEAD_SETTINGS",
     "MEMBER_VERSION",
     "NO_INPUTS",
-    "SPEC_CLASSES",
     "Activation",
     "AgentInputs",
     "AgentSource",
@@ -243,6 +242,7 @@ class OnnxModel:
         infos: names of outputs that are infos.
         agent_inputs: what the agent gets beside the observation.
         leaf_heads: heads of the leaves of the action space, by name; empty unless the head is hybrid.
+        trial: what an earlier trial has found, in place of another one; None for a new trial.
     """
 
     data: bytes
@@ -252,6 +252,23 @@ class OnnxModel:
     infos: tuple[str, ...]
     agent_inputs: AgentInputs = NO_INPUTS
     leaf_heads: Mapping[str, LeafHead] = field(default_factory=dict)
+    trial: ModelTrial | None = field(default=None, compare=False)
+
+
+class ModelTrial(NamedTuple):
+    """What the trial of a model in a sandbox has found.
+
+    Attributes:
+        outputs: dtype and shape of a row of each output, by its name in the model.
+        batching: numbers of rows in which the model runs.
+        providers: execution providers of ONNX Runtime that it ran with.
+        source: digest of the model as it was sent; None once parameters were replaced.
+    """
+
+    outputs: Shapes
+    batching: Batching
+    providers: tuple[str, ...]
+    source: bytes | None
 
 
 class Port(NamedTuple):
@@ -336,11 +353,13 @@ class PythonSource:
         factory: factory of the policy.
         parameters: parameters by name.
         inputs: what the agent gets beside the observation.
+        form: what an earlier trial has found, in place of another one; None for a new trial.
     """
 
     factory: Factory
     parameters: Mapping[str, np.ndarray]
     inputs: AgentInputs = NO_INPUTS
+    form: PythonForm | None = field(default=None, compare=False)
 
 
 class PythonForm(NamedTuple):
@@ -486,9 +505,6 @@ class Lineups(PolicySet[_Spec]):
         return (self.policy_map, *self.later_maps)
 
 
-_POLICY_CLASSES: tuple[type, ...] = (HeldPolicy, PolicySet, PolicyMap, PolicyRule, PolicyChoice)
-"""Classes of policies by name, and of the values within them, as samplers keep them."""
-
 PolicySpec = MlpSpec | RandomSpec | ConstantSpec | OnnxSpec | PythonSpec
 """Single agent that was accepted."""
 
@@ -500,28 +516,6 @@ AgentSpec = PolicySpec | PolicySet[PolicySpec]
 
 AgentSource = PolicySource | PolicySet[PolicySource]
 """Agent or policies by name as a request sends them, put together with the present ones."""
-
-SPEC_CLASSES: tuple[type, ...] = (
-    MlpSpec,
-    CoreSpec,
-    Normalization,
-    HeadSettings,
-    LeafHead,
-    AgentInputs,
-    MaskSource,
-    RandomSpec,
-    ConstantSpec,
-    OnnxSpec,
-    Port,
-    Batching,
-    PythonSpec,
-    PythonForm,
-    InfoSpec,
-    InstalledFactory,
-    PickledFactory,
-    *_POLICY_CLASSES,
-)
-"""Classes of specs, and of the values within them that are neither arrays nor spaces."""
 
 _KINDS: dict[type, str] = {
     MlpSpec: "mlp",

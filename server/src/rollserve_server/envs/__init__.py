@@ -11,9 +11,16 @@ from rollserve_server.envs.permissions import (
     check_arguments,
     check_method_allowed,
     check_paths,
+    environment_from_proto,
     paths_in,
 )
-from rollserve_server.envs.plain_spaces import box_of, check_space_sizes, pickle_uniform_boxes, plain_space
+from rollserve_server.envs.plain_spaces import (
+    check_space_sizes,
+    is_same_space,
+    pickle_uniform_boxes,
+    plain_space,
+    space_from_proto,
+)
 from rollserve_server.envs.probing.memory import (
     check_sampler_observations_fit,
     observation_bytes,
@@ -28,6 +35,7 @@ from rollserve_server.envs.profiles import (
     ProfileEnv,
     Profiles,
     check_not_free,
+    of_profile,
     requested,
 )
 from rollserve_server.envs.registry import find_env, find_wrapper, module_of
@@ -60,7 +68,6 @@ __all__ = [
     "VideoForm",
     "WorkerSpecs",
     "agree",
-    "box_of",
     "check_allowed",
     "check_arguments",
     "check_method_allowed",
@@ -70,17 +77,20 @@ __all__ = [
     "check_space_sizes",
     "describe_space",
     "differences",
+    "environment_from_proto",
     "episodes_per_row",
     "find_env",
     "find_turn_env",
     "find_turn_wrapper",
     "find_wrapper",
     "identity_of",
+    "is_same_space",
     "leaf_bounds",
     "leaves_of_space",
     "make_rows",
     "module_of",
     "observation_bytes",
+    "of_profile",
     "paths_in",
     "pickle_uniform_boxes",
     "plain_space",
@@ -89,6 +99,7 @@ __all__ = [
     "run_method_call",
     "run_probe",
     "run_rendering",
+    "space_from_proto",
     "specs_of_rows",
     "why_not_single",
     "with_envpool",

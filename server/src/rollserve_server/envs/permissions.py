@@ -1,4 +1,4 @@
-"""Permissions: which modules, wrappers, methods, render modes and paths a request may name."""
+"""Permissions: which modules, wrappers, methods, render modes and paths a request may name, and how much of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,28 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rollserve_server.envs.profiles import ProfileEnv
 from rollserve_server.envs.registry import FORBIDDEN_WRAPPERS, forbidden_wrapper, module_of
-from rollserve_server.errors import NotAllowedError, shorten, within
-from rollserve_wire.environments import EnvChange, EnvSpec
+from rollserve_server.errors import InvalidValueError, NotAllowedError, shorten, within
+from rollserve_server.fields import in_field, in_range
+from rollserve_wire.columns import MAX_TEXT_INFO_BYTES
+from rollserve_wire.environments import EnvChange, EnvSpec, env_spec_from_proto
+from rollserve_wire.json_arguments import kwargs_from_json
 from rollserve_wire.reasons import Reason
 
-__all__ = ["check_allowed", "check_arguments", "check_method_allowed", "check_paths", "paths_in"]
+if TYPE_CHECKING:
+    from rollserve_wire.v1 import environment_pb2
+
+__all__ = [
+    "check_allowed",
+    "check_arguments",
+    "check_method_allowed",
+    "check_paths",
+    "environment_from_proto",
+    "paths_in",
+]
 
 _RENDER_MODES = (None, "rgb_array", "ansi", "depth_array", "rgbd_tuple")
 """Render modes that open no window and collect no frames. Names of other modes may mean either."""
@@ -25,6 +39,9 @@ _MAX_SHOWN = 200  # characters of a path in the text of an error
 
 _MAX_CHARACTERS = 4096
 """Length of the longest path that any file has. To resolve longer ones takes the square of their length."""
+
+_MAX_WRAPPERS = _MAX_TRANSFORMS = 64
+_MAX_ROWS, _MAX_EPISODES_PER_ROW = 4096, 1 << 16
 
 
 def check_allowed(
@@ -94,6 +111,32 @@ def check_arguments(arguments: Mapping[str, object], allowed: Collection[Path]) 
 def paths_in(spec: EnvSpec) -> list[Path]:
     """Return the paths among all arguments of an environment."""
     return [Path(text) for argument in _arguments_of(spec).values() for text in _paths(argument)]
+
+
+def environment_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:
+    """Return the spec of an environment.
+
+    Raises:
+        InvalidValueError: a part is malformed or out of range.
+        NotAllowedError: an argument is a path that is not allowed; see `check_paths`.
+    """
+    if len(environment.wrappers) > _MAX_WRAPPERS:
+        expected, got = f"at most {_MAX_WRAPPERS} wrappers", len(environment.wrappers)
+        raise InvalidValueError.of("wrappers", expected=expected, got=got)
+    if len(environment.transforms) > _MAX_TRANSFORMS:
+        expected, got = f"at most {_MAX_TRANSFORMS} transforms", len(environment.transforms)
+        raise InvalidValueError.of("transforms", expected=expected, got=got)
+    in_range("row_count", environment.row_count, 0, _MAX_ROWS)
+    in_range("episodes_per_row", environment.episodes_per_row, 0, _MAX_EPISODES_PER_ROW)
+    in_range("text_info_bytes", environment.text_info_bytes, 0, MAX_TEXT_INFO_BYTES)
+    texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}
+    texts |= {f"wrappers[{i}].kwargs_json": wrapper.kwargs_json for i, wrapper in enumerate(environment.wrappers)}
+    for field, text in texts.items():
+        with in_field(field):
+            kwargs_from_json(text)
+    spec = env_spec_from_proto(environment)
+    check_paths(spec, allowed_paths)
+    return spec
 
 
 def _check_module(field: str, name: str, allowed: Collection[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copyreg
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -17,10 +17,14 @@ from gymnasium.spaces import Box
 
 from rollserve_server.envs.leaves import describe_space
 from rollserve_server.errors import OverLimitError
+from rollserve_wire import spaces as wire_spaces
 from rollserve_wire.reasons import Reason
 from rollserve_wire.spaces import space_to_proto
 
-__all__ = ["box_of", "check_space_sizes", "pickle_uniform_boxes", "plain_space"]
+if TYPE_CHECKING:
+    from rollserve_wire.v1 import space_pb2
+
+__all__ = ["check_space_sizes", "is_same_space", "pickle_uniform_boxes", "plain_space", "space_from_proto"]
 
 _MAX_SPACE_BYTES = 1 << 20
 """Bytes of both spaces as messages. With `MAX_ENV_BYTES` and the state of 10,000 workers, an answer stays below the
@@ -32,7 +36,7 @@ def pickle_uniform_boxes() -> None:
     copyreg.pickle(Box, _reduced)
 
 
-def box_of(state: Mapping[str, Any]) -> Box:
+def _box_of(state: Mapping[str, Any]) -> Box:
     """Return a box with these attributes. Its constructor refuses bounds that boxes have, such as numpy's booleans."""
     box = Box.__new__(Box)
     box.__setstate__({name: value.array() if isinstance(value, _Uniform) else value for name, value in state.items()})
@@ -50,7 +54,7 @@ def plain_space(space: Space[Any]) -> Space[Any]:
             return space
         case Box():
             bounds = {name: getattr(space, name) for name in ("low", "high", "bounded_below", "bounded_above")}
-            return box_of({"_shape": space.shape, "dtype": space.dtype, "_np_random": None, **bounds})
+            return _box_of({"_shape": space.shape, "dtype": space.dtype, "_np_random": None, **bounds})
         case spaces.Discrete():
             # Gymnasium's older versions have this dtype only.
             dtype: Any = {} if space.dtype == np.int64 else {"dtype": np.dtype(space.dtype).type}
@@ -63,6 +67,44 @@ def plain_space(space: Space[Any]) -> Space[Any]:
             return spaces.Text(space.max_length, min_length=space.min_length, charset=space.characters)
         case _:
             return space
+
+
+def is_same_space(one: Space[Any], other: Space[Any]) -> bool:
+    """Whether two spaces are equal by their messages, as of a worker and of the state that an earlier server left.
+
+    Messages do not tell dtypes of Discrete spaces, nor whether the bounds of integers were given.
+    """
+    return space_to_proto(describe_space(one)) == space_to_proto(describe_space(other))
+
+
+def space_from_proto(message: space_pb2.Space) -> Space[Any]:
+    """Return the space that a message describes, whose values have the dtypes of columns.
+
+    Raises:
+        ValueError: a message without a kind, or with a malformed bound.
+    """
+    return _space_of(wire_spaces.space_from_proto(message))
+
+
+def _space_of(space: wire_spaces.Space) -> Space[Any]:
+    match space:
+        case wire_spaces.Box():
+            low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
+            bounds = {"low": low, "high": high, "bounded_below": low > -np.inf, "bounded_above": high < np.inf}
+            return _box_of({"_shape": space.shape, "dtype": space.dtype, "_np_random": None, **bounds})
+        case wire_spaces.Discrete():
+            return spaces.Discrete(space.n, start=space.start)
+        case wire_spaces.MultiDiscrete():
+            return spaces.MultiDiscrete(space.nvec, space.dtype.type, start=space.start)
+        case wire_spaces.MultiBinary():
+            return spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape)
+        case wire_spaces.Text():
+            return spaces.Text(space.max_length, min_length=space.min_length, charset=space.characters)
+        case wire_spaces.Dict():
+            # An OrderedDict keeps its order; any other mapping would be sorted.
+            return spaces.Dict(OrderedDict((name, _space_of(part)) for name, part in space.spaces.items()))
+        case wire_spaces.Tuple():
+            return spaces.Tuple([_space_of(part) for part in space.spaces])
 
 
 def check_space_sizes(observation_space: Space[Any], action_space: Space[Any]) -> None:
@@ -89,7 +131,7 @@ class _Uniform(NamedTuple):
 
 
 def _reduced(box: Any) -> tuple[Any, ...]:
-    return box_of, ({name: _small(value) for name, value in vars(box).items()},)
+    return _box_of, ({name: _small(value) for name, value in vars(box).items()},)
 
 
 def _small(value: Any) -> Any:

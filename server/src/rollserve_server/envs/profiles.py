@@ -15,7 +15,7 @@ from rollserve_wire.transforms import transform_from_json
 if TYPE_CHECKING:
     from rollserve_server.settings import ProfileSetting
 
-__all__ = ["ProfileDescription", "ProfileEnv", "Profiles", "check_not_free", "requested"]
+__all__ = ["ProfileDescription", "ProfileEnv", "Profiles", "check_not_free", "of_profile", "requested"]
 
 _PREFIX = "profile:"
 _MAX_ARGUMENT_BYTES = 64 << 10
@@ -151,6 +151,11 @@ def _is_profile(spec: EnvSpec) -> bool:
 def requested(spec: EnvSpec) -> EnvSpec:
     """Return a spec as a client would request it: of a profile, the name and the arguments alone."""
     return EnvSpec(_PREFIX + spec.profile, spec.arguments) if isinstance(spec, ProfileEnv) else spec
+
+
+def of_profile(spec: EnvSpec, made: EnvSpec) -> ProfileEnv:
+    """Return the environment of a profile, given what `requested` returns for it, and what the profile has made."""
+    return ProfileEnv(**vars(made), profile=spec.id.removeprefix(_PREFIX), arguments=spec.kwargs)
 
 
 def check_not_free(spec: EnvSpec) -> None:

@@ -2,8 +2,7 @@
 
 from rollserve_server.gateway.audit import check_audit_log
 from rollserve_server.gateway.certificates import check_certificates
-from rollserve_server.gateway.messages.saved_samplers import saved_sampler_parts
 from rollserve_server.gateway.requests.reader import read_saved_file
 from rollserve_server.gateway.server import Gateway, Interceptor
 
-__all__ = ["Gateway", "Interceptor", "check_audit_log", "check_certificates", "read_saved_file", "saved_sampler_parts"]
+__all__ = ["Gateway", "Interceptor", "check_audit_log", "check_certificates", "read_saved_file"]

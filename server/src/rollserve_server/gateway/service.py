@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from rollserve_server.admission import Admission, ConnectionAdmission
+from rollserve_server.agents import agent_parts, check_unpickled
 from rollserve_server.datasets import max_read_bytes
 from rollserve_server.envs import check_not_free, requested, specs_of_rows
 from rollserve_server.errors import DomainError, NotAllowedError, OverLimitError, within
+from rollserve_server.fields import MAX_WORKERS, in_range, set_fields
 from rollserve_server.futures import in_background, in_request_thread
 from rollserve_server.gateway.audit import change, note_agent_update, note_env_update
 from rollserve_server.gateway.messages.agents import (
-    agent_to_proto,
     agent_updates_from_proto,
     agent_versions_to_proto,
     parameter_messages,
@@ -32,13 +33,11 @@ from rollserve_server.gateway.messages.environments import (
     env_updates_from_proto,
 )
 from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
-from rollserve_server.gateway.messages.fields import MAX_WORKERS, in_range, set_fields
 from rollserve_server.gateway.messages.sample_requests import (
     message_limit_of,
     sample_request_from_proto,
     stream_request_from_proto,
 )
-from rollserve_server.gateway.messages.saved_samplers import saved_sampler_parts
 from rollserve_server.gateway.messages.status import (
     created_to_proto,
     creation_request_from_proto,
@@ -63,7 +62,7 @@ from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.gateway.rpcs.rpc import SERVICE, Bound, Bounds, Rpc
 from rollserve_server.identity import ANONYMOUS, Scope
 from rollserve_server.machine import memory_bytes
-from rollserve_server.pool import DISCARD, MAX_STREAMS, StreamClient
+from rollserve_server.pool import DISCARD, MAX_STREAMS, StreamClient, saved_sampler_parts
 from rollserve_wire.reasons import Reason
 from rollserve_wire.v1 import agent_versions_pb2, samplers_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -331,7 +330,8 @@ class SamplerService:
         """Answer `GetAgent`."""
         wanted = request.policy_version or None, request.worker_index, request.policy
         version, agent = sampler.pool.agents.agent(*wanted)
-        serialized = await in_request_thread(lambda: agent_to_proto(agent).SerializeToString())
+        check_unpickled(agent)
+        serialized = await in_request_thread(lambda: b"".join(agent_parts(agent)))
         for data in _parts(serialized):
             yield agent_versions_pb2.GetAgentResponse(policy_version=version, data=data)
 

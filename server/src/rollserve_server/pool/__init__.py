@@ -1,4 +1,4 @@
-"""Decides which episodes run where, keeps their order, and accounts for them. Knows no gRPC and no protocol buffers."""
+"""Decides which episodes run where, keeps their order, and accounts for them. Knows no gRPC."""
 
 from rollserve_server.pool.accounts import Account, DeliveredMoments, FailedEpisode, FormMoments
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, ServerBackend, WorkerHandle
@@ -44,17 +44,8 @@ from rollserve_server.pool.results import (
     StreamRound,
     WorkerStatus,
 )
-from rollserve_server.pool.state.checkpoints import ActionLog, Checkpoint, RowPoint
-from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState
-from rollserve_server.pool.state.saved_sampler import (
-    SavedAgents,
-    SavedEnvs,
-    SavedOwnSequence,
-    SavedOwnSequences,
-    SavedRowSequence,
-    SavedRowSequences,
-    SavedSampler,
-)
+from rollserve_server.pool.state.files import read_saved_sampler, saved_sampler_parts
+from rollserve_server.pool.state.saved_sampler import SavedSampler
 from rollserve_server.pool.versions.agent_updates import AgentVersionStatus
 from rollserve_server.pool.versions.env_videos import RenderedEnv
 
@@ -62,7 +53,6 @@ __all__ = [
     "DISCARD",
     "MAX_STREAMS",
     "Account",
-    "ActionLog",
     "AgentChange",
     "AgentUpdate",
     "AgentUpdated",
@@ -71,7 +61,6 @@ __all__ = [
     "AtLeast",
     "Backend",
     "Beginning",
-    "Checkpoint",
     "DeliveredMoments",
     "Delivery",
     "EnvUpdate",
@@ -98,18 +87,9 @@ __all__ = [
     "RemoteBuffer",
     "RenderedEnv",
     "RowFragments",
-    "RowPoint",
-    "RowSequenceKind",
-    "RowSequenceState",
     "RowUpdates",
     "SampleRequest",
     "SamplingOptions",
-    "SavedAgents",
-    "SavedEnvs",
-    "SavedOwnSequence",
-    "SavedOwnSequences",
-    "SavedRowSequence",
-    "SavedRowSequences",
     "SavedSampler",
     "ServerBackend",
     "StreamBounds",
@@ -122,4 +102,6 @@ __all__ = [
     "WhenFull",
     "WorkerHandle",
     "WorkerStatus",
+    "read_saved_sampler",
+    "saved_sampler_parts",
 ]

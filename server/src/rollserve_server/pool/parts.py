@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.requests import SamplingOptions
-    from rollserve_server.pool.state.sampler_state import SamplerState
     from rollserve_server.settings import PoolSettings
     from rollserve_wire.environments import EnvSpec
 
@@ -80,26 +79,26 @@ class PoolParts:
         step_rate: limit of the steps per second of all calls; None without one.
     """
 
-    def __init__(self, backend: Backend, settings: PoolSettings, journal: Journal, state: SamplerState | None) -> None:
+    def __init__(self, backend: Backend, settings: PoolSettings, journal: Journal, run: str | None = None) -> None:
         """Make the parts, without workers.
 
         Args:
             backend: creates workers.
             settings: settings of `decide`.
             journal: keeps what outlives the server.
-            state: what an earlier server left; None for a new run.
+            run: name of the run that an earlier server left; None for a new one.
         """
         assert settings.seed is not None  # noqa: S101  # `decide` has set it
         self.settings = settings
-        self.run = secrets.token_hex(8) if state is None else state.run
+        self.run = run or secrets.token_hex(8)
         self.seed = settings.seed
         self.ids: Iterator[int] = itertools.count((journal.epoch - 1 << _EPOCH_BITS) + 1)
-        self.versions = Versions(backend, settings, state)
+        self.versions = Versions(backend, settings)
         self.workers = self.versions.workers
         self.selection = Selection(self.versions, settings.agents)
         self.agent_updates = AgentUpdates(self.versions, self.selection, journal, settings.agents)
         self.env_updates = EnvUpdates(self.versions, journal, settings)
-        is_first = state is None and not journal.follows_loss
+        is_first = run is None and not journal.follows_loss
         seed, max_kept = self.seed if is_first else own_seed(self.seed, journal.epoch), settings.calls.max_calls
         self.sequences = Sequences(seed, max_kept, self.ids)
         self.row_sequences = RowSequences(seed, max_kept, self.ids)
@@ -122,30 +121,24 @@ class PoolParts:
         """Return the number of steps after which a call's episodes are truncated; None for no limit."""
         return options.max_episode_length or self.settings.worker.max_episode_length
 
-    async def start_workers(self, env: EnvSpec, state: SamplerState | None) -> None:
-        """Start the workers, or take over the workers that an earlier server left.
+    async def begin(self, env: EnvSpec) -> None:
+        """Start the workers, and make the first environment; raises as `start_workers` and `EnvUpdates.update`."""
+        await self.start_workers()
+        await self.env_updates.update([env], per_worker=False)
 
-        Args:
-            env: first environment of a new run.
-            state: what an earlier server left; None for a new run.
+    async def start_workers(self) -> None:
+        """Start the workers, or take over the workers that an earlier server left.
 
         Raises:
             WorkerLostError: a worker did not start in time, or none did.
-            InvalidValueError: more healthy workers are required than there are; or the environment cannot be made.
-            NotFoundError, NotAllowedError: the environment cannot be made.
+            InvalidValueError: more healthy workers are required than there are.
         """
         num_workers, min_healthy = self.settings.workers, self.settings.health.min_healthy_workers
         assert num_workers is not None  # noqa: S101  # `decide` has set it
         if min_healthy > num_workers:
-            whose = "the number of workers" if state is None else "the number of workers that the sampler has"
-            expected = f"at most {num_workers}, {whose}"
+            expected = f"at most {num_workers}, the number of workers"
             raise InvalidValueError.of("min_healthy_workers", expected=expected, got=min_healthy)
         await self.workers.start(num_workers)
-        if state is None:
-            await self.env_updates.update([env], per_worker=False)
-        else:
-            await self.versions.take_over()
-            self.workers.resume_totals(state.snapshot.workers, state.snapshot.departed)
 
 
 class _StepRate:

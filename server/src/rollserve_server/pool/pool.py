@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import dataclasses
 import logging
 import time
 from typing import TYPE_CHECKING
 
-from rollserve_server import __version__
 from rollserve_server.admission import NEVER_STALLED, Receiver
 from rollserve_server.agents import kind_of, policy_versions
 from rollserve_server.envs import pickle_uniform_boxes
@@ -21,8 +19,7 @@ from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.pool.parts import PoolParts, decide
 from rollserve_server.pool.requests import ANY_VERSIONS
 from rollserve_server.pool.results import PoolStatus, WorkerStatus
-from rollserve_server.pool.saving import restore_into, save, settings_of
-from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
+from rollserve_server.pool.saving import journal_header, journal_state, restore_into, save, settings_of, take_over
 from rollserve_server.pool.takeover import reconcile
 from rollserve_server.pool.versions.agent_updates import AgentQueries
 from rollserve_server.pool.versions.env_calls import EnvCalls
@@ -81,17 +78,13 @@ class Pool:
         is_taken_over: whether an earlier server left the sampler.
     """
 
-    def __init__(self, backend: Backend, parts: PoolParts, env: EnvSpec, state: SamplerState | None) -> None:
+    def __init__(self, backend: Backend, parts: PoolParts, env: EnvSpec, *, is_taken_over: bool) -> None:
         self._backend = backend
         self._env, self._first_settings = env, parts.settings
-        self.is_taken_over = state is not None
+        self.is_taken_over = is_taken_over
         self._refusal: DomainError | None = None
         self._beginning_again = asyncio.Lock()
         self._use(parts)
-        if state is not None:
-            parts.row_sequences.restore(state.row_sequences)
-            parts.counters = state.snapshot.counters
-            self._started -= max(time.time() - state.started_seconds, 0.0)
 
     def _use(self, parts: PoolParts) -> None:
         """Begin to answer requests with these parts."""
@@ -136,34 +129,39 @@ class Pool:
         """
         pickle_uniform_boxes()
         journal = await backend.open_journal()
-        state = journal.state
+        left = journal.state
+        run = None if left is None else left.run
         try:
-            if state is not None:
-                settings = reconcile(settings, env, state)
+            if left is not None:
+                settings = reconcile(settings, env, left)
             elif saved is not None:
                 settings = settings_of(saved, settings)
             settings = decide(settings, backend.default_num_workers())
-            pool = cls(backend, PoolParts(backend, settings, journal, state), env, state)
+            parts = PoolParts(backend, settings, journal, run and run.name)
+            pool = cls(backend, parts, env, is_taken_over=left is not None)
         except BaseException:
             await journal.close(keep=True)
             raise
         try:
-            if state is None and saved is not None:
-                await restore_into(pool._parts, saved)
+            if left is not None and run is not None:
+                await take_over(parts, left)
+                pool._started -= max(time.time() - run.started_seconds, 0.0)
+            elif saved is not None:
+                await restore_into(parts, saved)
                 ids = sorted({spec.id for spec in pool.status().env_specs})
-                extra = {"env": ", ".join(ids), "workers": saved.num_workers, "seed": saved.seed}
+                extra = {"env": ", ".join(ids), "workers": len(parts.workers), "seed": parts.seed}
                 _log.info("sampler restored", extra=extra)
             else:
-                await pool._parts.start_workers(env, state)
-            await journal.begin(pool._state, pool._snapshot)
-            if state is not None:
-                version = pool._parts.versions.agents.number
+                await parts.begin(env)
+            await journal.begin(pool._state, lambda: journal_header(parts))
+            if left is not None:
+                version = parts.versions.agents.number
                 _log.info("sampler taken over", extra={"epoch": journal.epoch, "policy_version": version})
             elif journal.follows_loss:
                 event = "sampler lost with its journal: a new run begins, without versions, with other own sequences"
-                _log.warning(event, extra={"run": pool._parts.run, "epoch": journal.epoch})
+                _log.warning(event, extra={"run": parts.run, "epoch": journal.epoch})
         except BaseException:
-            await pool.close(keep=state is not None)
+            await pool.close(keep=left is not None)
             raise
         return pool
 
@@ -190,7 +188,7 @@ class Pool:
             NotReadyError: the sampler outlives its server.
             WorkerLostError, NotFoundError, InvalidValueError, NotAllowedError: as of `start`.
         """
-        await self._begin_again("reset", self._first_settings, lambda parts: parts.start_workers(self._env, None))
+        await self._begin_again("reset", self._first_settings, lambda parts: parts.begin(self._env))
         _log.info("sampler reset", extra={"run": self._parts.run})
 
     async def save(self) -> SavedSampler:
@@ -227,7 +225,7 @@ class Pool:
             self._check_open()
             old = self._parts
             async with old.versions.changing_envs, old.versions.updating:
-                parts = PoolParts(self._backend, settings, old.journal, None)
+                parts = PoolParts(self._backend, settings, old.journal)
                 try:
                     await prepare(parts)
                 except BaseException:
@@ -566,30 +564,6 @@ class Pool:
         max_episode_length = self._parts.settings.worker.max_episode_length
         return own.first_index(SequenceSpec(0, own.seed, *current, max_episode_length), unit_size)
 
-    def _state(self) -> SamplerState:
+    def _state(self) -> SavedSampler:
         """Return all of the state that outlives this server."""
-        parts = self._parts
-        return SamplerState(
-            __version__,
-            parts.run,
-            parts.seed,
-            parts.settings.worker,
-            self._env,
-            time.time() - (time.monotonic() - self._started),
-            self._snapshot(),
-            dict(parts.versions.agents.items()),
-            dict(parts.versions.envs.items()),
-            parts.row_sequences.states(),
-        )
-
-    def _snapshot(self) -> Snapshot:
-        """Return the small part of the state that outlives this server."""
-        parts, kept = self._parts, self._parts.versions.kept()
-        return Snapshot(
-            dataclasses.replace(parts.counters),
-            [slot.totals for slot in parts.workers],
-            parts.workers.departed.plus(*(slot.totals for slot in parts.workers.leaving)),
-            frozenset(kept.agents),
-            frozenset(kept.envs),
-            parts.row_sequences.numbers(),
-        )
+        return journal_state(self._parts, self._env, time.time() - (time.monotonic() - self._started))

@@ -12,7 +12,7 @@ from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool.sequences.sequences import derived_seed
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.state.sampler_state import SamplerState
+    from rollserve_server.pool.state.saved_sampler import SavedSampler
     from rollserve_server.settings import PoolSettings
     from rollserve_wire.environments import EnvSpec
 
@@ -25,7 +25,7 @@ _KEY = (0, 0)
 _HINT = "the sampler in the cluster has this value; --no-adopt ends it and starts a new one"
 
 
-def reconcile(settings: PoolSettings, env: EnvSpec, state: SamplerState) -> PoolSettings:
+def reconcile(settings: PoolSettings, env: EnvSpec, state: SavedSampler) -> PoolSettings:
     """Return this server's settings, reconciled with the state of the sampler that it takes over.
 
     What clients have changed since takes precedence over the settings: the number of workers, and the environment.
@@ -33,19 +33,24 @@ def reconcile(settings: PoolSettings, env: EnvSpec, state: SamplerState) -> Pool
     Raises:
         InvalidValueError: the sampler's workers were made with other settings, or it has another seed or environment.
     """
-    _check("software", __version__, state.software)
+    header, run = state.header, state.run
+    assert run is not None  # noqa: S101  # a journal has one
     if settings.seed is not None:
-        _check("seed", settings.seed, state.seed)
-    for name, value in dict(state.worker_settings).items():
-        _check(name, getattr(settings.worker, name), value)
-    if identity_of(env) != identity_of(state.first_env):
+        _check("seed", settings.seed, header.seed)
+    given = settings.worker.model_dump(mode="json")
+    for name, value in run.worker_settings.items():
+        if name in given:  # else another version has the setting
+            _check(name, given[name], value)
+    if identity_of(env) != identity_of(run.first_env):
         if max(state.envs) == 1:
-            _check("all_workers.environment", _describe(env), _describe(state.first_env))
+            _check("all_workers.environment", _describe(env), _describe(run.first_env))
         _log.warning("clients have replaced the environment", extra={"env": env.id, "env_version": max(state.envs)})
-    num_workers = len(state.snapshot.workers)
-    if settings.workers not in (None, num_workers):
-        _log.warning("the sampler has another number of workers", extra={"workers": num_workers})
-    return settings.model_copy(update={"seed": state.seed, "workers": num_workers})
+    if header.software != __version__:
+        extra = {"software": header.software, "workers": header.num_workers}
+        _log.warning("the workers of another version are replaced", extra=extra)
+    if settings.workers not in (None, header.num_workers):
+        _log.warning("the sampler has another number of workers", extra={"workers": header.num_workers})
+    return settings.model_copy(update={"seed": header.seed, "workers": header.num_workers})
 
 
 def own_seed(seed: int, epoch: int) -> int:

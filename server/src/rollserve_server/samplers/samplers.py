@@ -224,7 +224,7 @@ class Samplers:
         Raises:
             OverLimitError: also if it would have more workers than its quota, or all samplers together too many.
         """
-        with self._making_workers(sampler, saved.num_workers):
+        with self._making_workers(sampler, saved.header.num_workers):
             await sampler.pool.restore(saved, client_id)
 
     @contextlib.contextmanager

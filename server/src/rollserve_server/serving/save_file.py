@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import DomainError, InvalidValueError, within
-from rollserve_server.gateway import read_saved_file, saved_sampler_parts
+from rollserve_server.gateway import read_saved_file
+from rollserve_server.pool import saved_sampler_parts
 
 if TYPE_CHECKING:
     from rollserve_server.pool import Pool, SavedSampler

@@ -25,7 +25,7 @@ from rollserve_server.agents.onnx.model import ModelParts, read_model
 from rollserve_server.agents.onnx.ports import check_converts, check_output, match_inputs, match_outputs, onnx_head
 from rollserve_server.agents.parameters import check_parameters
 from rollserve_server.agents.sandbox import NUM_PROBE_ROWS, SandboxError, random_masks, random_rows, run_in_sandbox
-from rollserve_server.agents.specs import Batching, OnnxModel, OnnxSpec, Port, Shapes, shapes_of
+from rollserve_server.agents.specs import Batching, ModelTrial, OnnxModel, OnnxSpec, Port, Shapes, shapes_of
 from rollserve_server.envs import Leaf, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
@@ -57,7 +57,7 @@ def check_providers(names: Sequence[str]) -> None:
 def prepare_onnx(
     model: OnnxModel, observation_space: Space[Any], action_space: Space[Any], settings: AgentSettings
 ) -> OnnxSpec:
-    """Read a model, and probe it in a sandbox.
+    """Read a model, and probe it in a sandbox unless it was tried before.
 
     Raises:
         InvalidValueError: the model is malformed, does not fit the spaces, or fails; the error names the field.
@@ -69,20 +69,23 @@ def prepare_onnx(
     inputs = match_inputs(model, parts, leaves, action_leaves, mask)
     states = [port for port in inputs if port.role.startswith(STATE)]
     by_role = _leaves_by_role(leaves, action_leaves)
-    outputs, batching = _run_probe(parts, inputs, by_role, mask, settings.onnx_providers, settings.model_sandbox)
+    trial = model.trial
+    if trial is None:
+        found = _run_probe(parts, inputs, by_role, mask, settings.onnx_providers, settings.model_sandbox)
+        trial = ModelTrial(*found, settings.onnx_providers, content_digest(model))
     spec = OnnxSpec(
         graph=parts.graph,
         inputs=inputs,
-        outputs=match_outputs(model, outputs, action_space, states),
+        outputs=match_outputs(model, trial.outputs, action_space, states),
         head=model.head,
         infos=model.infos,
-        batching=batching,
-        providers=settings.onnx_providers,
+        batching=trial.batching,
+        providers=trial.providers,
         parameters=parts.parameters,
         shapes=shapes_of(parts.parameters),
         agent_inputs=model.agent_inputs,
         leaf_heads=model.leaf_heads,
-        source=content_digest(model),
+        source=trial.source,
     )
     check_onnx(spec, observation_space, action_space)
     return spec

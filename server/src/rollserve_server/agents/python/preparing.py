@@ -21,6 +21,7 @@ from rollserve_server.agents.specs import (
     PythonSpec,
     shapes_of,
 )
+from rollserve_server.envs import is_same_space
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, OverLimitError
 from rollserve_wire.errors import mismatch
 from rollserve_wire.reasons import Reason
@@ -42,7 +43,7 @@ _PROGRAM = ("-m", "rollserve_server.agents.python.probe")
 def prepare_python(
     source: PythonSource, observation_space: Space[Any], action_space: Space[Any], settings: AgentSettings
 ) -> PythonSpec:
-    """Probe an agent in a sandbox. None of its code runs in this process.
+    """Probe an agent in a sandbox unless it was tried before. None of its code runs in this process.
 
     Raises:
         NotFoundError: no agent of the name is installed, or its module cannot be imported.
@@ -58,6 +59,18 @@ def prepare_python(
             _check_pickle(data, settings)
             num_bytes += len(data)
     check_finite(source.parameters)
+    form = source.form or _run_probe(source, observation_space, action_space, settings, num_bytes)
+    shapes = shapes_of(source.parameters)
+    return PythonSpec(source.factory, source.parameters, observation_space, action_space, form, shapes, source.inputs)
+
+
+def _run_probe(
+    source: PythonSource,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    settings: AgentSettings,
+    num_bytes: int,
+) -> PythonForm:
     mask = action_mask_of(source.inputs.action_mask, observation_space, action_space)
     arguments = {
         "factory": source.factory,
@@ -70,15 +83,13 @@ def prepare_python(
         found = run_in_sandbox(_PROGRAM, arguments, num_bytes, settings.python_sandbox, runs_code=True)
     except SandboxError as error:
         raise _refused(source, error) from None
-    form = PythonForm(
+    return PythonForm(
         found["noise_width"],
         tuple(_columns(found["states"])),
         tuple(_columns(found["infos"])),
         Batching(*found["batching"]),
         tuple(found["inputs"]),
     )
-    shapes = shapes_of(source.parameters)
-    return PythonSpec(source.factory, source.parameters, observation_space, action_space, form, shapes, source.inputs)
 
 
 def check_python(
@@ -92,7 +103,7 @@ def check_python(
     """
     spaces = (("observation", spec.observation_space, observation_space), ("action", spec.action_space, action_space))
     for kind, agent_space, space in spaces:
-        if agent_space != space:
+        if not is_same_space(agent_space, space):
             hint = "the agent was made for that space, send it again"
             raise InvalidValueError(f"{kind} space: {mismatch(agent_space, space, hint)}")
     if shapes_of(spec.parameters) != spec.shapes:

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from rollserve import data
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.fields import (
-    MAX_FIRST_INDEX,
-    MAX_STEPS,
-    in_field,
-    in_range,
-    optional,
-    set_fields,
-)
+from rollserve_server.fields import MAX_FIRST_INDEX, MAX_STEPS, in_field, in_range, optional, set_fields
 from rollserve_server.gateway.messages.sample_requests import (
     check_first_index,
     message_limit_of,

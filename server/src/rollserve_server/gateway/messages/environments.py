@@ -7,20 +7,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve_server.envs import MethodCall, check_arguments, check_paths, describe_space, requested
-from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.fields import (
-    Updates,
-    expectation_of,
-    in_field,
-    in_range,
-    optional,
-    set_fields,
-    updates_from_proto,
+from rollserve_server.envs import (
+    MethodCall,
+    check_arguments,
+    check_paths,
+    describe_space,
+    environment_from_proto,
+    requested,
 )
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.fields import in_field, optional, set_fields
+from rollserve_server.gateway.messages.fields import Updates, expectation_of, updates_from_proto
 from rollserve_server.pool import RowUpdates
-from rollserve_wire.columns import MAX_TEXT_INFO_BYTES
-from rollserve_wire.environments import EnvSpec, env_change_from_proto, env_spec_from_proto, reproducibility_to_proto
+from rollserve_wire.environments import EnvSpec, env_change_from_proto, reproducibility_to_proto
 from rollserve_wire.json_arguments import kwargs_from_json, value_from_json
 from rollserve_wire.spaces import space_to_proto
 from rollserve_wire.v1 import environment_pb2
@@ -36,13 +35,10 @@ __all__ = [
     "env_call_from_proto",
     "env_updated_to_proto",
     "env_updates_from_proto",
-    "environment_from_proto",
 ]
 
 
-_MAX_WRAPPERS = _MAX_TRANSFORMS = 64
 _MAX_ARGUMENTS = 16
-_MAX_ROWS, _MAX_EPISODES_PER_ROW = 4096, 1 << 16
 
 
 class EnvCallRequest(NamedTuple):
@@ -94,32 +90,6 @@ def env_call_from_proto(request: pb.CallEnvironmentsRequest, allowed_paths: Coll
     check_arguments({f"arguments_json[{i}]": value for i, value in enumerate(arguments)}, allowed_paths)
     call = MethodCall(request.method, tuple(arguments))
     return EnvCallRequest(call, optional(request, "environment_version"), expectation_of(set_fields(request)))
-
-
-def environment_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:
-    """Return the spec of an environment.
-
-    Raises:
-        InvalidValueError: a part is malformed or out of range.
-        NotAllowedError: an argument is a path that is not allowed; see `check_paths`.
-    """
-    if len(environment.wrappers) > _MAX_WRAPPERS:
-        expected, got = f"at most {_MAX_WRAPPERS} wrappers", len(environment.wrappers)
-        raise InvalidValueError.of("wrappers", expected=expected, got=got)
-    if len(environment.transforms) > _MAX_TRANSFORMS:
-        expected, got = f"at most {_MAX_TRANSFORMS} transforms", len(environment.transforms)
-        raise InvalidValueError.of("transforms", expected=expected, got=got)
-    in_range("row_count", environment.row_count, 0, _MAX_ROWS)
-    in_range("episodes_per_row", environment.episodes_per_row, 0, _MAX_EPISODES_PER_ROW)
-    in_range("text_info_bytes", environment.text_info_bytes, 0, MAX_TEXT_INFO_BYTES)
-    texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}
-    texts |= {f"wrappers[{i}].kwargs_json": wrapper.kwargs_json for i, wrapper in enumerate(environment.wrappers)}
-    for field, text in texts.items():
-        with in_field(field):
-            kwargs_from_json(text)
-    spec = env_spec_from_proto(environment)
-    check_paths(spec, allowed_paths)
-    return spec
 
 
 def _env_update_from_proto(update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]) -> EnvUpdate:

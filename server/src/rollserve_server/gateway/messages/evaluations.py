@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve_server.envs import environment_from_proto
 from rollserve_server.errors import InvalidValueError, listed
+from rollserve_server.fields import in_field, in_range, set_fields
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.messages.agents import policy_map_in
-from rollserve_server.gateway.messages.environments import environment_from_proto
-from rollserve_server.gateway.messages.fields import in_field, in_range, set_fields
 from rollserve_server.gateway.messages.sample_requests import evaluation_format_from_proto, sampling_options_of
 from rollserve_server.pool import DISCARD, EvaluationRequest, PopulationRequest
 from rollserve_wire.environments import reproducibility_to_proto

@@ -9,18 +9,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollserve_server.agents import DEFAULT_EXPLORATION, Exploration
+from rollserve_server.agents import DEFAULT_EXPLORATION, exploration_from_proto
 from rollserve_server.errors import InvalidValueError
+from rollserve_server.fields import MAX_FIRST_INDEX, MAX_STEPS, in_field, in_range, optional, set_fields
 from rollserve_server.gateway.messages.agents import agent_update_from_proto
-from rollserve_server.gateway.messages.fields import (
-    MAX_FIRST_INDEX,
-    MAX_STEPS,
-    expectation_of,
-    in_field,
-    in_range,
-    optional,
-    set_fields,
-)
+from rollserve_server.gateway.messages.fields import expectation_of
 from rollserve_server.pool import (
     ApplyUpdate,
     AtLeast,
@@ -45,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = [
     "check_first_index",
     "evaluation_format_from_proto",
-    "exploration_from_proto",
     "message_limit_of",
     "sample_request_from_proto",
     "sampling_options_of",
@@ -56,16 +48,6 @@ __all__ = [
 _DEFAULT_MESSAGE_BYTES = (4 << 20) - (4 << 10)
 """Just below the size that gRPC's clients accept by default."""
 _MIN_MESSAGE_BYTES, _MAX_MESSAGE_BYTES = 4 << 10, 256 << 20
-
-_MIN_FACTOR, _MAX_FACTOR = 1e-6, 1e6
-_RANGES = {
-    "temperature": (_MIN_FACTOR, _MAX_FACTOR),
-    "noise_scale": (_MIN_FACTOR, _MAX_FACTOR),
-    "epsilon": (0.0, 1.0),
-}
-"""Range of each number by the attribute of `Exploration`; the proto field has its plural."""
-_MAX_NUMBERS = 1024
-"""Largest number of temperatures, noise scales and epsilons each: they are part of each order to a worker."""
 
 _MAX_EPISODES = 1 << 40
 """Largest number of episodes of a worker. Indices stay below 2**63 with it, the limit of integers in many languages."""
@@ -163,34 +145,6 @@ def sampling_options_of(given: Mapping[str, Any]) -> SamplingOptions:
         exploration=exploration,
         skip_failed=given.get("skip_failed_episodes", False),
     )
-
-
-def exploration_from_proto(exploration: pb.Exploration) -> Exploration:
-    """Return how freely the agent acts in a call.
-
-    Raises:
-        InvalidValueError: a value is out of range, or has no meaning beside another.
-    """
-    changes: dict[str, tuple[float, ...]] = {}
-    for attribute, bounds in _RANGES.items():
-        field = f"{attribute}s"
-        values = tuple(getattr(exploration, field))
-        if values:
-            _check_numbers(field, values, bounds)
-            if exploration.deterministic:
-                raise InvalidValueError.of(field, expected="none beside deterministic", got=f"{len(values)} numbers")
-            changes[attribute] = values
-    return Exploration(exploration.deterministic, **changes)
-
-
-def _check_numbers(field: str, values: tuple[float, ...], bounds: tuple[float, float]) -> None:
-    if len(values) > _MAX_NUMBERS:
-        raise InvalidValueError.of(field, expected=f"at most {_MAX_NUMBERS} numbers", got=len(values))
-    minimum, maximum = bounds
-    for position, value in enumerate(values):
-        if not minimum <= value <= maximum:
-            expected = f"a number from {minimum:g} to {maximum:g}"
-            raise InvalidValueError.of(f"{field}[{position}]", expected=expected, got=value)
 
 
 def sample_request_from_proto(

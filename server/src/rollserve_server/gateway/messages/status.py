@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server import __version__
-from rollserve_server.envs import describe_space, requested
+from rollserve_server.envs import describe_space, environment_from_proto, requested
 from rollserve_server.errors import InvalidValueError, shorten, without_folders
-from rollserve_server.gateway.messages.environments import environment_from_proto
-from rollserve_server.gateway.messages.fields import MAX_WORKERS, in_field, in_range, optional, timestamp_of
+from rollserve_server.fields import MAX_WORKERS, in_field, in_range, optional, timestamp_of
 from rollserve_server.samplers import SamplerRequest
 from rollserve_server.settings import Quota
 from rollserve_wire.environments import env_spec_to_proto, reproducibility_to_proto

@@ -8,18 +8,11 @@ import numpy as np
 
 from rollserve import EpisodeBatch
 from rollserve._calls.responses import read_response
+from rollserve_server.agents import exploration_from_proto
 from rollserve_server.envs import MAX_FPS, MIN_FPS, Overlay
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.fields import (
-    MAX_FIRST_INDEX,
-    MAX_STEPS,
-    expectation_of,
-    in_field,
-    in_range,
-    optional,
-    set_fields,
-)
-from rollserve_server.gateway.messages.sample_requests import exploration_from_proto
+from rollserve_server.fields import MAX_FIRST_INDEX, MAX_STEPS, in_field, in_range, optional, set_fields
+from rollserve_server.gateway.messages.fields import expectation_of
 from rollserve_server.pool import SamplingOptions, VideoRequest
 from rollserve_wire.columns import leaves_of, original
 from rollserve_wire.replays import ObservationChecksums, RecordedEpisode, checksums

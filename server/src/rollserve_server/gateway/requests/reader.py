@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollserve_server.admission import Admission
 from rollserve_server.errors import DomainError, joined
+from rollserve_server.fields import in_field
 from rollserve_server.futures import REQUEST_THREADS, in_request_thread
 from rollserve_server.gateway.messages.agents import has_pickle, is_pickle
-from rollserve_server.gateway.messages.fields import client_id_of, in_field
-from rollserve_server.gateway.messages.saved_samplers import read_saved_sampler
+from rollserve_server.gateway.messages.fields import client_id_of
 from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
 from rollserve_server.identity import Scope
+from rollserve_server.pool import read_saved_sampler
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import saved_sampler_pb2
 

@@ -110,6 +110,14 @@ class Backend(Protocol):
         """Return a worker that an earlier server left, and that is idle now; None if there is none."""
         ...
 
+    async def end_other_workers(self) -> None:
+        """End what workers earlier servers left that `find_worker` does not return.
+
+        Raises:
+            SamplerLostError: another server may have the sampler by now.
+        """
+        ...
+
     def share(self, value: _R) -> _R:
         """Return a stand-in for a value that several workers get, so that it is copied once for all of them.
 

@@ -62,6 +62,9 @@ class InProcessBackend:
     def find_worker(self, worker_index: int) -> None:
         """Return None: no worker outlives its server."""
 
+    async def end_other_workers(self) -> None:
+        """End none: no worker outlives its server."""
+
     def share(self, value: _R) -> _R:
         """Return the value itself, which workers share."""
         return value

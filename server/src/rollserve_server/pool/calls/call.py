@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.plan.units import Suspects
     from rollserve_server.pool.requests import EvaluationRequest, PopulationRequest
-    from rollserve_server.pool.state.env_version import EnvVersion
+    from rollserve_server.pool.state.versions import EnvVersion
     from rollserve_server.pool.workers.slots import Workforce
     from rollserve_server.sampling import FragmentReport, Message, PopulationReport, Report
     from rollserve_server.spans import Span

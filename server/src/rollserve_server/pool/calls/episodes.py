@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.results import Delivery
     from rollserve_server.pool.sequences.open_work import InFlight, OpenSequence
     from rollserve_server.pool.sequences.sequences import OwnSequence
-    from rollserve_server.pool.state.env_version import EnvVersion
+    from rollserve_server.pool.state.versions import EnvVersion
     from rollserve_server.sampling import EpisodeFailure, Report
 
 

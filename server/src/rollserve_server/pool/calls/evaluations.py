@@ -33,7 +33,7 @@ from rollserve_server.pool.requests import EvaluationRequest, InAll, PopulationR
 from rollserve_server.pool.results import Beginning, Delivery, Evaluation, Progress
 from rollserve_server.pool.sequences.open_work import OpenSequence
 from rollserve_server.pool.sequences.sequences import derived_seed
-from rollserve_server.pool.state.agent_version import AgentVersion
+from rollserve_server.pool.state.versions import AgentSpaces, AgentVersion
 from rollserve_server.pool.versions.agent_updates import SHARED_BYTES
 from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import Population, SequenceSpec, Worker
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from rollserve_server.envs import WorkerSpecs
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.parts import PoolParts
-    from rollserve_server.pool.state.env_version import EnvVersion
+    from rollserve_server.pool.state.versions import EnvVersion
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.pool.workers.slots import Workforce
     from rollserve_server.sampling import EnvDescription, Members
@@ -326,7 +326,7 @@ class _Lineups:
         with versions.installing("agent", number):
             async with versions.updating:
                 await Broadcast(versions.workers, add_agent, wait_for_lost=False).answers()
-                versions.accept("agent", number, AgentVersion([lineups]))
+                versions.accept("agent", number, AgentVersion([lineups], AgentSpaces.of(env)))
             yield number
 
     def _prepared(

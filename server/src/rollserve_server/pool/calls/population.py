@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.requests import PopulationRequest
     from rollserve_server.pool.sequences.open_work import InFlight
-    from rollserve_server.pool.state.env_version import EnvVersion
+    from rollserve_server.pool.state.versions import EnvVersion
     from rollserve_server.pool.workers.slots import Workforce
     from rollserve_server.sampling import Members, Outcome
 

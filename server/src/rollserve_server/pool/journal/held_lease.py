@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from rollserve_server.errors import SamplerLostError
-from rollserve_server.pool.journal.lease import LEASE_SECONDS
+from rollserve_server.pool.journal.lease import LEASE_SECONDS, Owner
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from rollserve_server.pool.state.ownership import Owner
 
 __all__ = ["HeldLease", "taken_error"]
 
@@ -25,10 +23,15 @@ class HeldLease:
         epoch: epoch of this server.
     """
 
-    def __init__(self, epoch: int) -> None:
-        """Start with a lease that was acquired just now."""
+    def __init__(self, epoch: int, asked_at: float) -> None:
+        """Start with a lease that the journal has given.
+
+        Args:
+            epoch: epoch of this server.
+            asked_at: when the journal was asked (`time.monotonic`): the lease lasts from then on, at least.
+        """
         self.epoch = epoch
-        self._renewed_at = time.monotonic()
+        self._renewed_at = asked_at
         self._actions: list[Callable[[], None]] = []
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -61,13 +64,16 @@ class HeldLease:
             for action in actions:
                 action()
 
-    def check_owner(self, owner: Owner | None) -> None:
-        """Raise SamplerLostError if the journal names another owner of the lease."""
-        if owner is not None:
-            error = taken_error(owner)
-            if not self._lost.done():
-                self._lost.set_result(error.text)
-            raise error
+    def lose(self, owner: Owner | None) -> NoReturn:
+        """Record that another server has the sampler, and raise SamplerLostError.
+
+        Args:
+            owner: the other server; None if the journal does not know it.
+        """
+        error = taken_error(owner)
+        if not self._lost.done():
+            self._lost.set_result(error.text)
+        raise error
 
     async def lost(self) -> str:
         """Wait until another server has the sampler; return a text that says so."""

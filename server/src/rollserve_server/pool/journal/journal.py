@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rollserve_server.pool.state.agent_version import AgentVersion
-    from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.state.row_sequence import RowsMoved
-    from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
+    from rollserve_server.pool.state.saved_sampler import SavedHeader, SavedSampler
+    from rollserve_server.pool.state.versions import AgentVersion, EnvVersion
 
 __all__ = ["Changes", "Journal", "NoJournal"]
 
 
 class Changes(TypedDict, total=False):
-    """Changes of a sampler's state; see `Entry`."""
+    """Changes of a sampler's state; see `entry_records`."""
 
     agents: tuple[int, AgentVersion]
     env: tuple[int, EnvVersion]
@@ -34,20 +33,20 @@ class Journal(Protocol):
     """
 
     epoch: int
-    state: SamplerState | None
+    state: SavedSampler | None
     follows_loss: bool
 
-    async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Snapshot]) -> None:
+    async def begin(self, state: Callable[[], SavedSampler], header: Callable[[], SavedHeader]) -> None:
         """Start to keep the state. Earlier changes are not written.
 
         Args:
             state: returns all of the state; called now, and whenever the journal itself was lost.
-            snapshot: returns the small part of the state; called for each entry, and periodically.
+            header: returns the small part of the state; called for each entry, and periodically.
         """
         ...
 
     async def write(self, **changes: Unpack[Changes]) -> None:
-        """Write an entry with a snapshot and these changes. The next server knows what was written.
+        """Write an entry with the header and these changes. The next server knows what was written.
 
         Raises:
             SamplerLostError: another server has the sampler now, or the journal cannot be reached.
@@ -72,10 +71,10 @@ class NoJournal:
 
     def __init__(self) -> None:
         self.epoch = 1
-        self.state: SamplerState | None = None
+        self.state: SavedSampler | None = None
         self.follows_loss = False
 
-    async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Snapshot]) -> None:
+    async def begin(self, state: Callable[[], SavedSampler], header: Callable[[], SavedHeader]) -> None:
         """Keep nothing."""
 
     async def write(self, **changes: Unpack[Changes]) -> None:

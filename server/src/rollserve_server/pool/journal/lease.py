@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rollserve_server.pool.state.ownership import Owner
-
-__all__ = ["LEASE_SECONDS", "RENEW_SECONDS", "Lease"]
+__all__ = ["LEASE_SECONDS", "RENEW_SECONDS", "Lease", "Owner"]
 
 LEASE_SECONDS = 5.0
 """Time after a renewal in which no other server may take the sampler."""
 RENEW_SECONDS = 1.0
 """Period of renewals."""
+
+
+class Owner(NamedTuple):
+    """A server, by its machine and its process there."""
+
+    host: str
+    process_id: int
 
 
 class Lease:

@@ -12,15 +12,16 @@ from rollserve_server.futures import in_background
 from rollserve_server.pool.sequences.open_work import DroppedSteps
 from rollserve_server.pool.sequences.sequences import DerivedSeeds
 from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState, RowsMoved
-from rollserve_server.pool.state.saved_sampler import SavedRowSequence, SavedRowSequences
+from rollserve_server.pool.state.saved_sampler import SavedRowSequence
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from rollserve_server.pool.accounts import Account
     from rollserve_server.pool.sequences.open_work import WorkLocation
     from rollserve_server.pool.state.checkpoints import Checkpoint
+    from rollserve_server.pool.state.saved_sampler import SavedOwnSequences
     from rollserve_server.sampling import FragmentReport, RowProgress
 
 __all__ = ["RowSequence", "RowSequences", "RowsReached"]
@@ -35,7 +36,7 @@ class RowSequence:
     """A sequence of episodes for each row.
 
     Attributes:
-        number: name of the sequence.
+        number: number of the sequence in the run.
         seed: root seed of its episodes.
         kind: what else its episodes are a function of.
         is_own: whether calls that name no seed continue it.
@@ -131,7 +132,7 @@ class RowSequences:
             own_seed: root seed that the seeds of sequences for calls without a seed derive from.
             max_kept: number of sequences that are kept while no call uses them, beside the one that calls without a
                 seed continue.
-            ids: names for workers' work and for sequences.
+            ids: numbers for workers' work and for sequences.
         """
         self._ids = ids
         self._seeds = DerivedSeeds(own_seed, _KEY)
@@ -283,29 +284,36 @@ class RowSequences:
         self._were_dropped |= bool(self._kept)
         self._kept.clear()
 
-    def states(self) -> dict[int, RowSequenceState]:
-        """Return by name where the rows stand that have made steps."""
-        return {each.number: each.state for each in self._kept if each.state.current.clock}
+    def states(self) -> list[SavedRowSequence]:
+        """Return where the rows stand that have made steps, for the journal."""
+        return [SavedRowSequence(each.state, number=each.number) for each in self._kept if each.state.current.clock]
 
-    def numbers(self) -> frozenset[int]:
-        """Return the names of all sequences."""
-        return frozenset(each.number for each in self._kept)
+    def numbers(self) -> list[int]:
+        """Return the numbers of all sequences."""
+        return [each.number for each in self._kept]
 
-    def restore(self, states: Mapping[int, RowSequenceState]) -> None:
-        """Continue with the sequences of an earlier server; calls without a seed do not."""
-        for number, state in states.items():
-            self._kept.append(RowSequence(number, state, is_own=False, is_written=True))
+    @property
+    def num_seeds(self) -> int:
+        """Number of seeds that were derived for sequences."""
+        return self._seeds.num_drawn
 
-    def save(self) -> SavedRowSequences:
+    def save(self) -> list[SavedRowSequence]:
         """Return independent copies of where the rows stand; a call that runs has not begun."""
         moved = [each for each in self._kept if each.state.current.clock]
-        saved = [SavedRowSequence(dataclasses.replace(each.state, previous=None).copy(), each.is_own) for each in moved]
-        return SavedRowSequences(self._seeds.num_drawn, saved)
+        return [SavedRowSequence(dataclasses.replace(each.state, previous=None).copy(), each.is_own) for each in moved]
 
-    def restore_saved(self, own_seed: int, saved: SavedRowSequences) -> None:
-        """Go on with saved sequences, before any call; `own_seed` is as of `SavedOwnSequences`."""
-        self._seeds = DerivedSeeds(own_seed, _KEY, saved.num_drawn)
-        self._kept = [RowSequence(next(self._ids), each.state, is_own=each.is_own) for each in saved.sequences]
+    def restore(self, saved: Iterable[SavedRowSequence], own: SavedOwnSequences | None) -> None:
+        """Go on with saved sequences, or with those of an earlier server, before any call.
+
+        Args:
+            saved: the sequences.
+            own: which seeds were derived; None for an earlier server, whose sequences calls without a seed do not
+                continue.
+        """
+        if own is not None:
+            self._seeds = DerivedSeeds(own.seed, _KEY, own.num_row_seeds)
+        for state, is_own, number in saved:
+            self._kept.append(RowSequence(number or next(self._ids), state, is_own=is_own, is_written=number > 0))
 
     def _new(self, seed: int, kind: RowSequenceKind, initial: Checkpoint, *, is_own: bool) -> RowSequence:
         sequence = RowSequence(next(self._ids), RowSequenceState(seed, kind, initial, None), is_own=is_own)

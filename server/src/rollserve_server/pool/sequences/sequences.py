@@ -100,10 +100,10 @@ class Sequences:
         self._dropped = DroppedSteps()
         self._prefetched: list[Account] = []
 
-    def save(self) -> SavedOwnSequences:
-        """Return where the own sequences stand; a call that runs has not begun."""
+    def save(self, num_row_seeds: int) -> SavedOwnSequences:
+        """Return where the own sequences stand, beside a number of row seeds; a call that runs has not begun."""
         own = [SavedOwnSequence(each.seed, each.next_index, each.spec) for each in self._own]
-        return SavedOwnSequences(self._own_seed, self._seeds.num_drawn, own)
+        return SavedOwnSequences(self._own_seed, self._seeds.num_drawn, own, num_row_seeds)
 
     def restore(self, saved: SavedOwnSequences) -> None:
         """Go on with saved own sequences, before any call."""

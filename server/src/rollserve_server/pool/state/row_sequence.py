@@ -56,7 +56,7 @@ class RowsMoved:
     """A fragment call that moved the rows of a sequence.
 
     Attributes:
-        number: name of the sequence.
+        number: number of the sequence in the run.
         seed: its root seed.
         kind: what else its episodes are a function of.
         start: where the rows stood, or only the clock if the journal knows the sequence.

@@ -27,7 +27,7 @@ from rollserve_server.errors import InvalidValueError, NotReadyError, listed, wi
 from rollserve_server.futures import in_own_thread, in_request_thread
 from rollserve_server.pool.requests import AgentChange, PolicyUpdates
 from rollserve_server.pool.results import AgentUpdated
-from rollserve_server.pool.state.agent_version import AgentVersion
+from rollserve_server.pool.state.versions import AgentSpaces, AgentVersion
 from rollserve_server.pool.versions.selection import check_expected_env, check_expected_policy, no_agent
 from rollserve_server.pool.versions.versions import ALL_WORKERS, element_field
 from rollserve_server.pool.workers.broadcast import Broadcast
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.requests import AgentUpdate, Expectation
-    from rollserve_server.pool.state.agent_version import AgentSummary
+    from rollserve_server.pool.state.versions import AgentSummary
     from rollserve_server.pool.versions.selection import Selection
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.settings import AgentSettings
@@ -111,7 +111,7 @@ class AgentUpdates:
             versions.workers.forgive()
             with versions.installing("agent", number):
                 await Broadcast(versions.workers, add_agent, wait_for_lost=len(agents) > 1).answers()
-                version = AgentVersion(agents, expected.client_id)
+                version = AgentVersion(agents, AgentSpaces.of(versions.description), expected.client_id)
                 versions.accept("agent", number, version)
                 await self._journal.write(agents=(number, version))
                 replaced = versions.agents.current

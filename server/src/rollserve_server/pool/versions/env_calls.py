@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rollserve_server.envs import MethodCall, WorkerSpecs
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.requests import Expectation
-    from rollserve_server.pool.state.env_version import EnvVersion
+    from rollserve_server.pool.state.versions import EnvVersion
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.settings import PoolSettings
 

@@ -29,7 +29,7 @@ from rollserve_server.errors import DomainError, NotFoundError, OverLimitError, 
 from rollserve_server.futures import in_background, in_request_thread
 from rollserve_server.pool.requests import ANY_VERSIONS, EnvUpdate, Expectation, RowUpdates
 from rollserve_server.pool.results import EnvUpdated
-from rollserve_server.pool.state.env_version import EnvVersion
+from rollserve_server.pool.state.versions import EnvVersion
 from rollserve_server.pool.versions.env_specs import EnvBudget, check_text_infos, updated_specs
 from rollserve_server.pool.versions.selection import check_expected_env
 from rollserve_server.pool.versions.versions import check_same, element_field

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.envs import Leaf, VideoForm
     from rollserve_server.pool.requests import Expectation, VideoRequest
-    from rollserve_server.pool.state.env_version import EnvVersion
+    from rollserve_server.pool.state.versions import EnvVersion
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.settings import PoolSettings
     from rollserve_wire.replays import RecordedEpisode

@@ -12,23 +12,21 @@ from weakref import WeakKeyDictionary
 
 from gymnasium import Space
 
-from rollserve_server.envs import describe_space, specs_of_rows
+from rollserve_server.envs import is_same_space, specs_of_rows
 from rollserve_server.errors import InvalidValueError, NotReadyError
 from rollserve_server.futures import in_background
-from rollserve_server.pool.state.env_version import EnvVersion
+from rollserve_server.pool.state.versions import EnvVersion
 from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.pool.workers.workers import Workers, giving_what_others_hold
 from rollserve_server.sampling import EnvDescription, Worker
 from rollserve_wire.reasons import Reason
-from rollserve_wire.spaces import space_to_proto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rollserve_server.errors import DomainError
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
-    from rollserve_server.pool.state.agent_version import AgentVersion
-    from rollserve_server.pool.state.sampler_state import SamplerState
+    from rollserve_server.pool.state.versions import AgentVersion
     from rollserve_server.settings import PoolSettings
     from rollserve_wire.environments import EnvSpec
 
@@ -83,8 +81,8 @@ class Versions:
         first_agents: version of the agents that this run started with; 0 for none.
     """
 
-    def __init__(self, backend: Backend, settings: PoolSettings, state: SamplerState | None) -> None:
-        """Start with the versions that an earlier server left, if any, and without workers."""
+    def __init__(self, backend: Backend, settings: PoolSettings) -> None:
+        """Start without versions and without workers."""
         num_kept = settings.versions.keep_versions
         self.agents: _VersionHistory[AgentVersion] = _VersionHistory(
             num_kept,
@@ -93,9 +91,6 @@ class Versions:
         )
         self.envs: _VersionHistory[EnvVersion] = _VersionHistory(num_kept)
         self.evaluation_envs: _VersionHistory[EnvVersion] = _VersionHistory(_KEPT_EVALUATION_ENVS)
-        if state is not None:
-            self.agents.restore(state.agents)
-            self.envs.restore(state.envs)
         self.changing_envs, self.updating = _UpdateLock(), _UpdateLock()
         self.workers = Workers(backend, settings, self.prepare)
         self.first_env, self.first_agents = 1, 0
@@ -384,9 +379,7 @@ def check_same(description: EnvDescription, first: EnvDescription) -> None:
 
 def _are_equal(one: object, other: object) -> bool:
     """Whether two values are equal: spaces by their messages, because gymnasium makes several copies of bounds."""
-    if isinstance(one, Space) and isinstance(other, Space):
-        return space_to_proto(describe_space(one)) == space_to_proto(describe_space(other))
-    return one == other
+    return is_same_space(one, other) if isinstance(one, Space) and isinstance(other, Space) else one == other
 
 
 def _compared(description: EnvDescription) -> Mapping[str, object]:

@@ -109,11 +109,14 @@ class Workers(Sequence[WorkerSlot]):
     async def start(self, num_workers: int) -> None:
         """Start the workers. Workers whose processes end at once are replaced later, if any other has started.
 
-        If an earlier server left some, the other slots count as lost, and get workers while those work.
+        If an earlier server left some, the other slots count as lost, and get workers while those work. Workers of it
+        that cannot be used end.
 
         Raises:
             WorkerLostError: a worker did not start in time, or none has started.
+            SamplerLostError: another server may have the sampler by now.
         """
+        await self._backend.end_other_workers()
         left = [self._backend.find_worker(index) for index in range(num_workers)]
         self._slots = [self._new_slot(index, handle) for index, handle in enumerate(left)]
         self.workforce = Workforce(self._slots)

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rollserve_server import __version__
 from rollserve_server.errors import SamplerLostError
 from rollserve_server.pool.backends.ray import (
     cluster,  # imported before Ray, for the environment variables that it sets
@@ -96,8 +97,9 @@ class RayBackend:
         self._adopts = adopt
         self._lease: HeldLease | None = None
         self._identity = SamplerIdentity.of(self._secret, self._settings.ray_namespace, sampler)
-        self._names = WorkerNames(self._identity.tag)
+        self._names = WorkerNames(self._identity.tag, __version__)
         self._found: dict[int, RayWorker] = {}
+        self._others: Sequence[Any] = ()
         self._directory = ""
 
     def check_store(self, results_bytes: int) -> None:
@@ -111,9 +113,8 @@ class RayBackend:
             SamplerLostError: another server may have the sampler by now.
         """
         lease, lasting, epoch = self._lease, {}, 0
+        self._check_lease()
         if lease is not None:
-            if not lease.is_held:
-                raise SamplerLostError("another server may have the sampler by now")
             epoch = lease.epoch
             lasting = {"name": self._names.new(worker_index, epoch), "lifetime": "detached"}
         remote: Any = ray.remote(concurrency_groups=CONCURRENCY)  # type: ignore[call-overload]
@@ -137,11 +138,11 @@ class RayBackend:
         return worker
 
     async def open_journal(self) -> Journal:
-        """Open the journal; end or take over the workers of earlier servers.
+        """Open the journal; take over the workers of the server before, if it was of this version.
 
         Raises:
             SamplerLostError: another server has the sampler, or Ray does not start the journal.
-            InvalidValueError: an earlier server left a journal of another format, or with another secret.
+            InvalidValueError: an earlier server left a journal that this version cannot read, or with another secret.
         """
         if self._settings.ray_address is None:
             return NoJournal()
@@ -149,12 +150,15 @@ class RayBackend:
         journal = await RayJournal.open(self._identity, self._settings.orphan_seconds, discard=not self._adopts)
         self._lease = journal.lease
         state = journal.state
-        num_workers = len(state.snapshot.workers) if state else 0
-        found, others = await asyncio.to_thread(self._names.find, num_workers)
-        await asyncio.to_thread(end_actors, others)
+        # Workers of another version understand no orders of this one, and workers of this version that are older than a
+        # server of another one hold what that server has replaced.
+        num_workers = state.header.num_workers if state and state.header.software == __version__ else 0
+        found, self._others = await asyncio.to_thread(self._names.find, num_workers)
         workers = [RayWorker(index, actor, self._kills, journal.lease) for index, actor in found.items()]
         taken = await asyncio.gather(*(worker.take_over(self._takeover_seconds) for worker in workers))
         self._found = {worker.index: worker for worker, is_taken in zip(workers, taken, strict=True) if is_taken}
+        if state is None:  # else they are of use to another server as long as this one may refuse the state
+            await self.end_other_workers()
         return journal
 
     def of_sampler(self, name: str, *, adopt: bool) -> RayBackend:
@@ -175,22 +179,27 @@ class RayBackend:
         """
         if self._lease is None:
             return
-        if not self._lease.is_held:
-            raise SamplerLostError("another server may have the sampler by now")
-        sealed = Seal(self._identity.key).sealed(directory)
+        self._check_lease()
+        sealed = Seal(self._identity.key).sealed([directory.encode()])
         await asyncio.to_thread(write_directory, self._identity.tag, sealed)
 
     def _read_directory(self) -> str:
         sealed = read_directory(self._identity.tag)
         try:
-            return str(Seal(self._identity.key).opened(sealed)) if sealed else ""
-        except ForgedMessageError as error:
+            return bytes(Seal(self._identity.key).opened(sealed)).decode() if sealed else ""
+        except (ForgedMessageError, UnicodeDecodeError) as error:  # another form, of a version before 0.2.0
             _log.error("directory of samplers not read", extra={"error": str(error)})
             return ""
 
     def find_worker(self, worker_index: int) -> RayWorker | None:
         """Return a worker that an earlier server left, and that is idle now; None if there is none."""
         return self._found.pop(worker_index, None)
+
+    async def end_other_workers(self) -> None:
+        """End the workers of other versions and of samplers that this one replaces."""
+        self._check_lease()
+        others, self._others = self._others, ()
+        await asyncio.to_thread(end_actors, others)
 
     def share(self, value: _R) -> _R:
         """Put a value into the object store; return its reference, which Ray replaces by the value for an actor."""
@@ -220,6 +229,11 @@ class RayBackend:
             cluster.end()
         else:
             ray.shutdown()
+
+    def _check_lease(self) -> None:
+        """Raise SamplerLostError if another server may have the sampler."""
+        if self._lease is not None and not self._lease.is_held:
+            raise SamplerLostError("another server may have the sampler by now")
 
     def _free(self) -> None:
         """Record that a worker no longer reserves its part of the server's own cluster."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rollserve_server.pool.state.codec import decode, encode
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-__all__ = ["ForgedMessageError", "SamplerIdentity", "Seal", "UnreadableMessageError"]
+__all__ = ["ForgedMessageError", "SamplerIdentity", "Seal"]
 
 _DIGEST = hashlib.sha256
 _DIGEST_BYTES = _DIGEST().digest_size
@@ -42,32 +43,22 @@ class ForgedMessageError(Exception):
     """A message of somebody who does not know the sampler's secret."""
 
 
-class UnreadableMessageError(ValueError):
-    """A message of somebody who knows the secret, in a form that another version of the server has."""
-
-
 class Seal:
-    """Turns values into messages that only who knows the key can make, and back."""
+    """Makes messages that only who knows the key can make, and proves that they are."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def sealed(self, value: Any) -> bytes:
-        """Return a value as a message."""
-        data = encode(value)
-        return hmac.digest(self._key, data, _DIGEST) + data
+    def sealed(self, parts: Sequence[bytes | memoryview]) -> bytes:
+        """Return content as a message; each part is copied once."""
+        digest = hmac.new(self._key, digestmod=_DIGEST)
+        for part in parts:
+            digest.update(part)
+        return b"".join((digest.digest(), *parts))
 
-    def opened(self, message: bytes) -> Any:
-        """Return the value of a message.
-
-        Raises:
-            ForgedMessageError: the message was made without the key.
-            UnreadableMessageError: it was made with the key, and not by this version of the server.
-        """
-        data = memoryview(message)[_DIGEST_BYTES:]
-        if not hmac.compare_digest(message[:_DIGEST_BYTES], hmac.digest(self._key, data, _DIGEST)):
+    def opened(self, message: bytes) -> memoryview:
+        """Return the content of a message; raise ForgedMessageError if it was made without the key."""
+        content = memoryview(message)[_DIGEST_BYTES:]
+        if not hmac.compare_digest(message[:_DIGEST_BYTES], hmac.digest(self._key, content, _DIGEST)):
             raise ForgedMessageError("a message that was made without the sampler's secret")
-        try:
-            return decode(data)
-        except ValueError as error:
-            raise UnreadableMessageError(str(error)) from error
+        return content

@@ -2,137 +2,112 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
 
+from rollserve_server.errors import SamplerLostError
 from rollserve_server.pool.backends.ray.identity import Seal
 from rollserve_server.pool.backends.ray.names import end_actors, workers_in_namespace
 from rollserve_server.pool.backends.ray.sampler_mark import read_mark, remove_mark, write_mark
-from rollserve_server.pool.journal.lease import LEASE_SECONDS, RENEW_SECONDS, Lease
-from rollserve_server.pool.state.ownership import LeaseAnswer, Owner
-
-if TYPE_CHECKING:
-    from rollserve_server.pool.state.agent_version import AgentVersion
-    from rollserve_server.pool.state.sampler_state import Entry, SamplerState
+from rollserve_server.pool.journal.kept_records import KeptRecords
+from rollserve_server.pool.journal.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, Owner
+from rollserve_server.pool.state.files import framed, frames
+from rollserve_wire.v1 import journal_pb2 as pb
 
 __all__ = ["JournalActor"]
 
-_METHODS = frozenset({"acquire", "restore", "begin", "write", "release"})
-"""Methods of `JournalKeeper` that servers may call."""
-
 
 class JournalActor:
-    """The actor's face: reads sealed requests, and seals the answers. Whoever does not know the key gets nothing."""
+    """Keeps a sampler's state. It ends the sampler and this process if no server has the lease for too long.
 
-    def __init__(self, tag: str, key: bytes) -> None:
-        """Start without a state.
+    Requests and answers are sealed: whoever does not know the key gets nothing, and changes nothing. Servers of other
+    versions may call it; `protos/rollserve/v1/journal.proto` defines what they exchange.
+    """
+
+    def __init__(self, tag: str, key: bytes, software: str, restoring: bytes | None = None) -> None:
+        """Start without a state, or with the one of a journal that this one replaces.
 
         Args:
             tag: tag of the sampler.
             key: key of the messages; see `SamplerIdentity`.
-        """
-        self._seal = Seal(key)
-        self._keeper = JournalKeeper(tag)
+            software: version of the server that starts the journal.
+            restoring: a request that brings the state; as of `call`.
 
-    def call(self, request: bytes, agents: bytes | None = None) -> bytes:
-        """Call a method of the keeper.
+        Raises:
+            SamplerLostError: a later server has the sampler than the one that brings the state.
+        """
+        self._tag = tag
+        self._software = software
+        self._seal = Seal(key)
+        last_epoch = read_mark(tag)
+        self._lease = Lease(LEASE_SECONDS, last_epoch=last_epoch)
+        self._follows_loss = last_epoch > 0  # until its server restores it
+        self._kept: KeptRecords | None = None
+        self._orphan_seconds = float("inf")
+        self._deciding = threading.Lock()  # between a server that acquires the lease, and the end
+        if restoring is not None:
+            self.call(restoring)
+            if self._kept is None:  # so that no journal of a name with an epoch is without a state
+                raise SamplerLostError("another server has the sampler")
+        threading.Thread(target=self._end_orphans, name="orphans", daemon=True).start()
+
+    def call(self, request: bytes, more: bytes | None = None) -> bytes:
+        """Answer a request.
 
         Args:
-            request: sealed nonce, name of the method, and its arguments.
-            agents: last argument, sealed, of a request that is too large to be sent as one.
+            request: a JournalRequest and records behind it, sealed.
+            more: further records, sealed, of a request that is too large to be sent as one.
 
         Returns:
-            The sealed nonce and result.
+            A JournalAnswer and records behind it, sealed.
 
         Raises:
             ForgedMessageError: a part was made without the sampler's secret.
         """
-        nonce, method, arguments = self._seal.opened(request)
-        if method not in _METHODS:
-            raise ValueError(f"method: expected one of {', '.join(sorted(_METHODS))}, got {method!r}")
-        if agents is not None:
-            arguments = (*arguments, self._seal.opened(agents))
-        return self._seal.sealed((nonce, getattr(self._keeper, method)(*arguments)))
+        head, *records = frames(self._seal.opened(request))
+        if more is not None:
+            records += frames(self._seal.opened(more))
+        message, answer, kept = pb.JournalRequest.FromString(bytes(head)), pb.JournalAnswer(), None
+        match message.method:
+            case pb.JOURNAL_METHOD_ACQUIRE:
+                answer, kept = self._acquire(message)
+            case pb.JOURNAL_METHOD_RESTORE:
+                if self._lease.acquire(_owner_of(message), message.epoch) is not None:
+                    self._orphan_seconds, answer.epoch = message.orphan_seconds, message.epoch
+                    if records:
+                        self._keep(message.epoch, KeptRecords(records))
+            case pb.JOURNAL_METHOD_WRITE:
+                if self._lease.renew(message.epoch):
+                    answer.epoch = message.epoch
+                    if self._kept is not None:
+                        self._kept.apply(records)
+            case pb.JOURNAL_METHOD_RELEASE:
+                self._lease.release(message.epoch)
+        if not answer.epoch and self._lease.owner is not None:
+            answer.owner.host, answer.owner.process_id = self._lease.owner
+        answer.nonce, answer.software_version = message.nonce, self._software
+        contents = [answer.SerializeToString()], *(kept or ())
+        return self._seal.sealed([part for content in contents for part in framed(content)])
 
-
-class JournalKeeper:
-    """A keeper of a sampler's state. It ends the sampler and this process if no server has the lease for too long.
-
-    Methods with an epoch return None, or the owner of the lease if a server with a later epoch has it.
-
-    A change of a method's arguments or result needs another journal format; see `JOURNAL_FORMAT`.
-    """
-
-    def __init__(self, tag: str) -> None:
-        self._tag = tag
-        last_epoch = read_mark(tag)
-        self._lease = Lease(LEASE_SECONDS, last_epoch=last_epoch)
-        self._follows_loss = last_epoch > 0  # until its server restores it
-        self._state: SamplerState | None = None
-        self._orphan_seconds = float("inf")
-        self._deciding = threading.Lock()  # between a server that acquires the lease, and the end
-        threading.Thread(target=self._end_orphans, name="orphans", daemon=True).start()
-
-    def acquire(self, owner: Owner, orphan_seconds: float, discard: bool) -> LeaseAnswer:
-        """Give the lease to a server, unless another has it.
-
-        Args:
-            owner: the server.
-            orphan_seconds: time without a server after which the sampler ends.
-            discard: whether to drop the state that an earlier server left.
-        """
+    def _acquire(self, message: pb.JournalRequest) -> tuple[pb.JournalAnswer, KeptRecords | None]:
+        """Give the lease to a server, unless another has it; return the answer, and the state that it goes on with."""
         with self._deciding:
-            previous, num_renewals = self._lease.owner, self._lease.num_renewals
-            epoch = self._lease.acquire(owner)
+            answer = pb.JournalAnswer(renewal_count=self._lease.num_renewals)
+            epoch = self._lease.acquire(_owner_of(message))
             if epoch is None:
-                return LeaseAnswer(None, None, previous, num_renewals)
-            self._orphan_seconds = orphan_seconds
-        if discard:
-            self._state, self._follows_loss = None, False
+                return answer, None
+            self._orphan_seconds = message.orphan_seconds
+        if message.discard:
+            self._kept, self._follows_loss = None, False
             remove_mark(self._tag)
-        if self._state is not None:
+        if self._kept is not None:
             write_mark(self._tag, epoch)
-        return LeaseAnswer(epoch, self._state, previous, num_renewals, self._follows_loss)
+        answer.epoch, answer.follows_loss = epoch, self._follows_loss
+        return answer, self._kept
 
-    def restore(self, epoch: int, owner: Owner, orphan_seconds: float, state: SamplerState | None) -> Owner | None:
-        """Replace a journal that was lost, with the state that the server has."""
-        if self._lease.acquire(owner, epoch) is None:
-            return self._lease.owner
-        self._orphan_seconds = orphan_seconds
-        if state is not None:
-            self._keep(epoch, state)
-        return None
-
-    def begin(self, epoch: int, state: SamplerState) -> Owner | None:
-        """Keep a state from now on."""
-        if not self._lease.renew(epoch):
-            return self._lease.owner
-        self._keep(epoch, state)
-        return None
-
-    def write(self, epoch: int, entry: Entry | None, agents: tuple[int, AgentVersion] | None = None) -> Owner | None:
-        """Renew the lease, and apply an entry to the state if there is one.
-
-        Args:
-            epoch: epoch of the server.
-            entry: the entry, or None.
-            agents: the entry's agents if they are not within it, because they are large.
-        """
-        if not self._lease.renew(epoch):
-            return self._lease.owner
-        if self._state is not None and entry is not None:
-            self._state.apply(entry if agents is None else dataclasses.replace(entry, agents=agents))
-        return None
-
-    def release(self, epoch: int) -> None:
-        """Leave the sampler to the next server."""
-        self._lease.release(epoch)
-
-    def _keep(self, epoch: int, state: SamplerState) -> None:
-        self._state, self._follows_loss = state, False
+    def _keep(self, epoch: int, kept: KeptRecords) -> None:
+        self._kept, self._follows_loss = kept, False
         write_mark(self._tag, epoch)
 
     def _end_orphans(self) -> None:
@@ -146,3 +121,7 @@ class JournalKeeper:
         remove_mark(self._tag)
         end_actors(workers_in_namespace(self._tag))
         os._exit(0)
+
+
+def _owner_of(message: pb.JournalRequest) -> Owner:
+    return Owner(message.owner.host, message.owner.process_id)

@@ -1,41 +1,69 @@
-"""Opening a journal on a Ray cluster: getting the lease from its actor, and dealing with journals of other formats."""
+"""Opening a journal on a Ray cluster: getting the lease from its actor, and dealing with journals of old formats."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import ray.exceptions
 
 from rollserve_server.errors import InvalidValueError, SamplerLostError
-from rollserve_server.pool.backends.ray.identity import ForgedMessageError, UnreadableMessageError
+from rollserve_server.fields import in_field
+from rollserve_server.pool.backends.ray.identity import ForgedMessageError
 from rollserve_server.pool.backends.ray.journal_handle import JournalHandle
-from rollserve_server.pool.backends.ray.names import JOURNAL_FORMAT, end_actors, other_journals
+from rollserve_server.pool.backends.ray.names import end_actors, other_journals
 from rollserve_server.pool.journal.held_lease import taken_error
-from rollserve_server.pool.journal.lease import LEASE_SECONDS, RENEW_SECONDS
+from rollserve_server.pool.journal.lease import LEASE_SECONDS, RENEW_SECONDS, Owner
+from rollserve_server.pool.state.records import read_records
 from rollserve_wire.reasons import Reason
+from rollserve_wire.v1 import journal_pb2 as pb
+from rollserve_wire.v1.saved_sampler_pb2 import SavedRecord
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.backends.ray.identity import SamplerIdentity
-    from rollserve_server.pool.state.ownership import LeaseAnswer, Owner
+    from collections.abc import Sequence
 
-__all__ = ["OPEN_SECONDS", "acquire_lease", "end_other_journals", "has_other_journals"]
+    from rollserve_server.pool.backends.ray.identity import SamplerIdentity
+    from rollserve_server.pool.state.saved_sampler import SavedSampler
+
+__all__ = [
+    "OPEN_SECONDS",
+    "Acquired",
+    "acquire_lease",
+    "end_other_journals",
+    "has_other_journals",
+    "owner_of",
+    "owner_to_proto",
+    "state_of",
+]
 
 _log = logging.getLogger(__name__)
 
 OPEN_SECONDS = 60.0
 """Time in which a journal has to start."""
-_FORMAT = f"format {JOURNAL_FORMAT}"
 _OTHER_VERSION = (
     "start the version that left it to take the sampler over; --no-adopt ends the sampler and starts a new one"
 )
 
 
-async def acquire_lease(
-    identity: SamplerIdentity, owner: Owner, orphan_seconds: float, *, discard: bool
-) -> tuple[JournalHandle, LeaseAnswer]:
+class Acquired(NamedTuple):
+    """A lease that a journal has given to this server.
+
+    Attributes:
+        journal: the journal.
+        answer: its answer, which has an epoch.
+        records: records of the state that an earlier server left.
+        asked_at: when the journal was asked (`time.monotonic`): the lease lasts from then on, at least.
+    """
+
+    journal: JournalHandle
+    answer: pb.JournalAnswer
+    records: Sequence[memoryview]
+    asked_at: float
+
+
+async def acquire_lease(identity: SamplerIdentity, owner: Owner, orphan_seconds: float, *, discard: bool) -> Acquired:
     """Get the lease of the sampler from its journal, which is started if there is none.
 
     Args:
@@ -44,42 +72,64 @@ async def acquire_lease(
         orphan_seconds: time without a server after which the sampler ends.
         discard: whether to drop the state that an earlier server left.
 
-    Returns:
-        The journal and its answer, which has an epoch.
-
     Raises:
-        InvalidValueError: an actor with the journal's name does not know the sampler's secret, or another version of
-            the server left a state that this one cannot read.
+        InvalidValueError: an actor with the journal's name does not know the sampler's secret.
         SamplerLostError: another server has the lease and is alive, or the journal does not start within 60 s.
     """
+    request = pb.JournalRequest(
+        method=pb.JOURNAL_METHOD_ACQUIRE, owner=owner_to_proto(owner), orphan_seconds=orphan_seconds, discard=discard
+    )
     refusal, deadline = None, time.monotonic() + OPEN_SECONDS
     while time.monotonic() < deadline:
         try:
             journal = await asyncio.to_thread(JournalHandle.find_or_start, identity)
-            async with asyncio.timeout(deadline - time.monotonic()):
-                answer: LeaseAnswer = await journal.call("acquire", owner, orphan_seconds, discard)
+            asked_at = time.monotonic()
+            async with asyncio.timeout(deadline - asked_at):
+                answer, records = await journal.call(request)
         except ForgedMessageError as error:
             expected, got = "an actor that knows the sampler's secret", f"{error}, under the journal's name"
             hint = "end that actor, or use another --ray-namespace"
             raise InvalidValueError.of("journal", expected=expected, got=got, hint=hint) from None
-        except UnreadableMessageError as error:
-            got = f"a state that this server cannot read ({error})"
-            raise InvalidValueError.of("journal", expected=_FORMAT, got=got, hint=_OTHER_VERSION) from None
         except (ray.exceptions.RayError, TimeoutError, ValueError):  # the actor is just ending or starting
             await asyncio.sleep(RENEW_SECONDS / 4)
             continue
-        if answer.epoch is not None:
+        if answer.epoch:
             _log.info("lease acquired", extra={"epoch": answer.epoch})
-            return journal, answer
-        if refusal is not None and (refusal.owner, refusal.num_renewals) != (answer.owner, answer.num_renewals):
-            raise taken_error(answer.owner)  # it has renewed the lease meanwhile, so it is alive
+            return Acquired(journal, answer, records, asked_at)
+        if refusal is not None and (refusal.owner, refusal.renewal_count) != (answer.owner, answer.renewal_count):
+            raise taken_error(owner_of(answer))  # it has renewed the lease meanwhile, so it is alive
         refusal = refusal or answer
         await asyncio.sleep(RENEW_SECONDS / 4)
     raise SamplerLostError("the journal of the sampler does not start on the cluster", reason=Reason.JOURNAL_LOST)
 
 
+def state_of(records: Sequence[memoryview]) -> SavedSampler | None:
+    """Return the state of records that an earlier server left; None if it left none.
+
+    Raises:
+        InvalidValueError: the server was of a version whose state this one cannot read.
+    """
+    if not records:
+        return None
+    try:
+        with in_field("journal"):
+            return read_records([SavedRecord.FromString(bytes(each)) for each in records], in_journal=True)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{error.text}; {_OTHER_VERSION}", field=error.field) from error
+
+
+def owner_to_proto(owner: Owner) -> pb.JournalOwner:
+    """Return a server as a message."""
+    return pb.JournalOwner(host=owner.host, process_id=owner.process_id)
+
+
+def owner_of(answer: pb.JournalAnswer) -> Owner | None:
+    """Return the server that has the lease, or had it; None if none had."""
+    return Owner(answer.owner.host, answer.owner.process_id) if answer.HasField("owner") else None
+
+
 async def has_other_journals(identity: SamplerIdentity, *, may_end: bool) -> bool:
-    """Return whether the namespace has journals of other formats, which this server cannot read.
+    """Return whether the namespace has journals of old formats, which this server cannot read.
 
     Args:
         identity: identity of the sampler.
@@ -97,14 +147,15 @@ async def has_other_journals(identity: SamplerIdentity, *, may_end: bool) -> boo
         hint = "set the sampler's own secret, or another --ray-namespace"
         raise InvalidValueError.of("sampler_secret_file", expected=expected, got=got, hint=hint)
     if journals and not may_end:
-        oldest = min(journal.format for journal in journals)
-        got = f"format {oldest}, of a sampler that another version of the server left in this Ray namespace"
-        raise InvalidValueError.of("journal", expected=_FORMAT, got=got, hint=_OTHER_VERSION)
+        names = ", ".join(sorted(journal.name for journal in journals))
+        expected = "a journal of records, as servers from 0.2.0 on keep it"
+        got = f"{names}, of a sampler that an older version of the server left in this Ray namespace"
+        raise InvalidValueError.of("journal", expected=expected, got=got, hint=_OTHER_VERSION)
     return bool(journals)
 
 
 async def end_other_journals(identity: SamplerIdentity) -> None:
-    """End the journals of other formats in the namespace, unless a server uses one of them.
+    """End the journals of old formats in the namespace, unless a server uses one of them.
 
     A server starts its journal again when it is lost, within about 2 s, and loses nothing by that.
 
@@ -112,8 +163,8 @@ async def end_other_journals(identity: SamplerIdentity) -> None:
         SamplerLostError: a server has started its journal again.
     """
     journals = await asyncio.to_thread(other_journals, identity.tag)
-    formats = sorted(journal.format for journal in journals)
-    _log.warning("ending a sampler of another version", extra={"journal_formats": formats})
+    names = sorted(journal.name for journal in journals)
+    _log.warning("ending a sampler of an older version", extra={"journals": ", ".join(names)})
     await asyncio.to_thread(end_actors, [journal.actor for journal in journals])
     await asyncio.sleep(LEASE_SECONDS)
     if await asyncio.to_thread(other_journals, identity.tag):

@@ -14,46 +14,55 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = [
-    "JOURNAL_FORMAT",
     "WorkerNames",
     "end_actors",
     "journal_name",
+    "journals",
     "other_journals",
     "workers_in_namespace",
 ]
 
-JOURNAL_FORMAT = 6
-"""Number of the journal's format.
-
-A journal outlives its server, so the next server may be of another version. Raise this number by hand with every change
-of what server and journal exchange: the methods of `JournalActor`, and the layout of `SamplerState`, `Entry` and all
-classes within them, as `pool/state/codec.py` writes them. A server refuses a journal of another format, which it could
-not read.
-"""
-# Names had no tag up to format 4, and the journal's name had no number in format 1.
-_JOURNAL = re.compile(r"journal(?:-(\d+))?(?:-([0-9a-f]{32}))?")
-_WORKER = re.compile(r"worker-(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{32}))?")
+_JOURNAL = re.compile(r"journal(?:-(\d{1,9}))?(?:-([0-9a-f]{32})(?:-\d+)?)?")
+"""Names of journals of first samplers. Up to format 6, which kept no records of
+`protos/rollserve/v1/saved_sampler.proto`, names had the number of the format, up to format 4 no tag, and in format 1 no
+number either."""
+_WORKER = re.compile(r"worker-(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{32})(?:-(.+))?)?")
 
 
-def journal_name(tag: str, *, is_created: bool = False) -> str:
-    """Return the name of the actor that keeps the journal of the sampler with a tag.
+def journal_name(tag: str, *, is_created: bool = False, epoch: int = 0) -> str:
+    """Return the name of an actor that keeps the journal of the sampler with a tag.
 
     Names of journals of samplers that clients have created differ, so that a server that starts with its first sampler
     does not take them for journals of other servers' samplers.
+
+    Args:
+        tag: tag of the sampler.
+        is_created: whether a client has created the sampler.
+        epoch: epoch of the server that started the actor in place of one of another version; 0 without such a one.
     """
-    return f"{'created-' if is_created else ''}journal-{JOURNAL_FORMAT}-{tag}"
+    return f"{'created-' if is_created else ''}journal-{tag}{f'-{epoch}' if epoch else ''}"
+
+
+def journals(tag: str, *, is_created: bool = False) -> list[str]:
+    """Return the names of the actors that keep the journal of the sampler with a tag, the present one last.
+
+    Several are there while a server replaces the one that a server of another version has left.
+    """
+    pattern = re.compile(re.escape(journal_name(tag, is_created=is_created)) + r"(?:-(\d+))?")
+    found = filter(None, map(pattern.fullmatch, ray.util.list_named_actors()))
+    return [match[0] for match in sorted(found, key=lambda match: int(match[1] or 0))]
 
 
 class OtherJournal(NamedTuple):
     """A journal that a server cannot use.
 
     Attributes:
-        format: number of its format.
+        name: name of its actor.
         is_foreign: whether it belongs to a sampler with another secret.
         actor: the actor that keeps it.
     """
 
-    format: int
+    name: str
     is_foreign: bool
     actor: Any
 
@@ -61,13 +70,15 @@ class OtherJournal(NamedTuple):
 class WorkerNames:
     """Names for workers. No two workers of a sampler have the same name, even if one replaces the other."""
 
-    def __init__(self, tag: str) -> None:
+    def __init__(self, tag: str, software: str) -> None:
         """Start with the first number.
 
         Args:
             tag: tag of the sampler.
+            software: version of this server.
         """
         self._tag = tag
+        self._software = software
         self._numbers = itertools.count(1)
 
     def new(self, worker_index: int, epoch: int) -> str:
@@ -77,7 +88,7 @@ class WorkerNames:
             worker_index: index of the worker's slot.
             epoch: epoch of the server that creates the worker.
         """
-        return f"worker-{worker_index}-{epoch}-{next(self._numbers)}-{self._tag}"
+        return f"worker-{worker_index}-{epoch}-{next(self._numbers)}-{self._tag}-{self._software}"
 
     def find(self, num_workers: int) -> tuple[dict[int, Any], list[Any]]:
         """Find the workers in the namespace.
@@ -86,17 +97,19 @@ class WorkerNames:
             num_workers: number of slots.
 
         Returns:
-            The newest worker of each slot that has one, and all other workers, including those of older formats.
+            The newest worker of each slot that a server of this version has made, and all other workers, including
+            those of older formats.
         """
         found: dict[int, tuple[tuple[int, int], Any]] = {}
         others = []
         for match, actor in _matching(_WORKER):
-            *numbers, tag = match.groups()
+            *numbers, tag, software = match.groups()
             if tag not in (None, self._tag):
                 continue
             index, *age = map(int, numbers)
             known = found.get(index)
-            if tag is None or index >= num_workers or (known and known[0] > (*age,)):
+            is_usable = software == self._software and index < num_workers
+            if not is_usable or (known and known[0] > (*age,)):
                 others.append(actor)
                 continue
             if known:
@@ -111,11 +124,11 @@ def workers_in_namespace(tag: str) -> list[Any]:
 
 
 def other_journals(tag: str) -> list[OtherJournal]:
-    """Return the journals in the namespace that are not the one of the sampler with a tag."""
+    """Return the journals in the namespace that are not of the sampler with a tag."""
     return [
-        OtherJournal(int(match[1] or 1), match[2] not in (None, tag), actor)
+        OtherJournal(match[0], match[2] not in (None, tag), actor)
         for match, actor in _matching(_JOURNAL)
-        if match[0] != journal_name(tag)
+        if match[1] is not None or match[2] != tag
     ]
 
 
