@@ -10,11 +10,15 @@ import type { Agent } from "./agent_pb.js";
 import { file_rollserve_v1_agent } from "./agent_pb.js";
 import type { Environment } from "./environment_pb.js";
 import { file_rollserve_v1_environment } from "./environment_pb.js";
+import type { Reproducibility } from "./episode_batch_pb.js";
+import { file_rollserve_v1_episode_batch } from "./episode_batch_pb.js";
 import type { PolicyMap } from "./policies_pb.js";
 import { file_rollserve_v1_policies } from "./policies_pb.js";
 import type { Exploration } from "./sampler_service_pb.js";
 import { file_rollserve_v1_sampler_service } from "./sampler_service_pb.js";
-import type { NamedTensor, Tensor } from "./tensor_pb.js";
+import type { Space } from "./space_pb.js";
+import { file_rollserve_v1_space } from "./space_pb.js";
+import type { DataType, NamedTensor, Tensor } from "./tensor_pb.js";
 import { file_rollserve_v1_tensor } from "./tensor_pb.js";
 import type { Message } from "@bufbuild/protobuf";
 
@@ -22,15 +26,22 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/saved_sampler.proto.
  */
 export const file_rollserve_v1_saved_sampler: GenFile = /*@__PURE__*/
-  fileDesc("CiByb2xsc2VydmUvdjEvc2F2ZWRfc2FtcGxlci5wcm90bxIMcm9sbHNlcnZlLnYxIvgBCgtTYXZlZFJlY29yZBIrCgZoZWFkZXIYASABKAsyGS5yb2xsc2VydmUudjEuU2F2ZWRIZWFkZXJIABI3CgxlbnZpcm9ubWVudHMYAiABKAsyHy5yb2xsc2VydmUudjEuU2F2ZWRFbnZpcm9ubWVudHNIABIrCgZhZ2VudHMYAyABKAsyGS5yb2xsc2VydmUudjEuU2F2ZWRBZ2VudHNIABInCgRyb3dzGAQgASgLMhcucm9sbHNlcnZlLnYxLlNhdmVkUm93c0gAEiUKA2VuZBgFIAEoCzIWLnJvbGxzZXJ2ZS52MS5TYXZlZEVuZEgAQgYKBHBhcnQioQMKC1NhdmVkSGVhZGVyEg4KBmZvcm1hdBgBIAEoDRIYChBzb2Z0d2FyZV92ZXJzaW9uGAIgASgJEikKBXNhdmVkGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIMCgRzZWVkGAQgASgEEhQKDHdvcmtlcl9jb3VudBgFIAEoDRIaChJtYXhfZXBpc29kZV9sZW5ndGgYBiABKAMSOQoIY291bnRlcnMYByADKAsyJy5yb2xsc2VydmUudjEuU2F2ZWRIZWFkZXIuQ291bnRlcnNFbnRyeRIyCg1vd25fc2VxdWVuY2VzGAggAygLMhsucm9sbHNlcnZlLnYxLlNhdmVkU2VxdWVuY2USEAoIb3duX3NlZWQYCSABKAQSGwoTc2VxdWVuY2Vfc2VlZF9jb3VudBgKIAEoBBIWCg5yb3dfc2VlZF9jb3VudBgLIAEoBBIWCg5wb2xpY3lfdmVyc2lvbhgMIAEoBBovCg1Db3VudGVyc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAzoCOAEiaAoNU2F2ZWRTZXF1ZW5jZRIMCgRzZWVkGAEgASgEEhoKEm5leHRfZXBpc29kZV9pbmRleBgCIAEoBBItCghlcGlzb2RlcxgDIAEoCzIbLnJvbGxzZXJ2ZS52MS5TYXZlZEVwaXNvZGVzIpABCg1TYXZlZEVwaXNvZGVzEhYKDnBvbGljeV92ZXJzaW9uGAEgASgDEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YAiABKAMSGgoSbWF4X2VwaXNvZGVfbGVuZ3RoGAMgASgDEi4KC2V4cGxvcmF0aW9uGAQgASgLMhkucm9sbHNlcnZlLnYxLkV4cGxvcmF0aW9uIpIBChFTYXZlZEVudmlyb25tZW50cxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAEgASgDEjMKB3dvcmtlcnMYAiADKAsyIi5yb2xsc2VydmUudjEuU2F2ZWRSb3dFbnZpcm9ubWVudHMSEQoJcm93X2NvdW50GAMgASgNEhgKEGVwaXNvZGVzX3Blcl9yb3cYBCABKA0iUwoUU2F2ZWRSb3dFbnZpcm9ubWVudHMSJwoEcm93cxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudBISCgppc19wZXJfcm93GAIgASgIIqYBCgtTYXZlZEFnZW50cxIWCg5wb2xpY3lfdmVyc2lvbhgBIAEoAxIjCgZhZ2VudHMYAiADKAsyEy5yb2xsc2VydmUudjEuQWdlbnQSKwoHdXBkYXRlZBgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLQoIcG9saWNpZXMYBCABKAsyGy5yb2xsc2VydmUudjEuU2F2ZWRQb2xpY2llcyLFAQoNU2F2ZWRQb2xpY2llcxI7Cghwb2xpY2llcxgBIAMoCzIpLnJvbGxzZXJ2ZS52MS5TYXZlZFBvbGljaWVzLlBvbGljaWVzRW50cnkSKwoKcG9saWN5X21hcBgCIAEoCzIXLnJvbGxzZXJ2ZS52MS5Qb2xpY3lNYXAaSgoNUG9saWNpZXNFbnRyeRILCgNrZXkYASABKAkSKAoFdmFsdWUYAiABKAsyGS5yb2xsc2VydmUudjEuU2F2ZWRQb2xpY3k6AjgBIkQKC1NhdmVkUG9saWN5EhAKCHZlcnNpb25zGAEgAygDEiMKBmFnZW50cxgCIAMoCzITLnJvbGxzZXJ2ZS52MS5BZ2VudCLoAQoJU2F2ZWRSb3dzEgwKBHNlZWQYASABKAQSGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgCIAEoAxIaChJtYXhfZXBpc29kZV9sZW5ndGgYAyABKAMSFAoMc29mdF9ob3Jpem9uGAQgASgIEg4KBmlzX293bhgFIAEoCBIWCg5yb3dfc3RlcF9jb3VudBgGIAEoAxIkCgRyb3dzGAcgAygLMhYucm9sbHNlcnZlLnYxLlNhdmVkUm93EhwKD3JldHVybl9kaXNjb3VudBgzIAEoAUgAiAEBQhIKEF9yZXR1cm5fZGlzY291bnQiuQEKCFNhdmVkUm93EhMKC3Jlc2V0X2luZGV4GAEgASgDEhUKDWVwaXNvZGVfaW5kZXgYAiABKAMSEgoKZmlyc3Rfc3RlcBgDIAEoAxISCgpzdGVwX2NvdW50GAQgASgDEiUKB2FjdGlvbnMYBSADKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEjIKD3JlY3VycmVudF9zdGF0ZRgGIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvciIaCghTYXZlZEVuZBIOCgZzaGEyNTYYASABKAxiBnByb3RvMw", [file_google_protobuf_timestamp, file_rollserve_v1_agent, file_rollserve_v1_environment, file_rollserve_v1_policies, file_rollserve_v1_sampler_service, file_rollserve_v1_tensor]);
+  fileDesc("CiByb2xsc2VydmUvdjEvc2F2ZWRfc2FtcGxlci5wcm90bxIMcm9sbHNlcnZlLnYxItkCCgtTYXZlZFJlY29yZBIrCgZoZWFkZXIYASABKAsyGS5yb2xsc2VydmUudjEuU2F2ZWRIZWFkZXJIABI3CgxlbnZpcm9ubWVudHMYAiABKAsyHy5yb2xsc2VydmUudjEuU2F2ZWRFbnZpcm9ubWVudHNIABIrCgZhZ2VudHMYAyABKAsyGS5yb2xsc2VydmUudjEuU2F2ZWRBZ2VudHNIABInCgRyb3dzGAQgASgLMhcucm9sbHNlcnZlLnYxLlNhdmVkUm93c0gAEiUKA2VuZBgFIAEoCzIWLnJvbGxzZXJ2ZS52MS5TYXZlZEVuZEgAEiUKA3J1bhgGIAEoCzIWLnJvbGxzZXJ2ZS52MS5TYXZlZFJ1bkgAEicKBG1vdmUYByABKAsyFy5yb2xsc2VydmUudjEuU2F2ZWRNb3ZlSAASDwoHZ29lc19vbhgIIAEoCEIGCgRwYXJ0IsgDCgtTYXZlZEhlYWRlchIOCgZmb3JtYXQYASABKA0SGAoQc29mdHdhcmVfdmVyc2lvbhgCIAEoCRIpCgVzYXZlZBgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDAoEc2VlZBgEIAEoBBIUCgx3b3JrZXJfY291bnQYBSABKA0SGgoSbWF4X2VwaXNvZGVfbGVuZ3RoGAYgASgDEjkKCGNvdW50ZXJzGAcgAygLMicucm9sbHNlcnZlLnYxLlNhdmVkSGVhZGVyLkNvdW50ZXJzRW50cnkSMgoNb3duX3NlcXVlbmNlcxgIIAMoCzIbLnJvbGxzZXJ2ZS52MS5TYXZlZFNlcXVlbmNlEhAKCG93bl9zZWVkGAkgASgEEhsKE3NlcXVlbmNlX3NlZWRfY291bnQYCiABKAQSFgoOcm93X3NlZWRfY291bnQYCyABKAQSFgoOcG9saWN5X3ZlcnNpb24YDCABKAQSJQoEcG9vbBgNIAEoCzIXLnJvbGxzZXJ2ZS52MS5TYXZlZFBvb2waLwoNQ291bnRlcnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAM6AjgBIrIBCglTYXZlZFBvb2wSKgoHd29ya2VycxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5TYXZlZFdvcmtlchIrCghkZXBhcnRlZBgCIAEoCzIZLnJvbGxzZXJ2ZS52MS5TYXZlZFdvcmtlchIXCg9wb2xpY3lfdmVyc2lvbnMYAyADKAMSHAoUZW52aXJvbm1lbnRfdmVyc2lvbnMYBCADKAMSFQoNcm93X3NlcXVlbmNlcxgFIAMoAyJYCgtTYXZlZFdvcmtlchIcChRzaW11bGF0ZWRfc3RlcF9jb3VudBgBIAEoAxIVCg1yZXN0YXJ0X2NvdW50GAIgASgDEhQKDGxhc3RfZmFpbHVyZRgDIAEoCSKhAQoIU2F2ZWRSdW4SCwoDcnVuGAEgASgJEisKB3N0YXJ0ZWQYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhwKFHdvcmtlcl9zZXR0aW5nc19qc29uGAMgASgJEj0KEWZpcnN0X2Vudmlyb25tZW50GAQgASgLMiIucm9sbHNlcnZlLnYxLlNhdmVkUm93RW52aXJvbm1lbnRzImgKDVNhdmVkU2VxdWVuY2USDAoEc2VlZBgBIAEoBBIaChJuZXh0X2VwaXNvZGVfaW5kZXgYAiABKAQSLQoIZXBpc29kZXMYAyABKAsyGy5yb2xsc2VydmUudjEuU2F2ZWRFcGlzb2RlcyKQAQoNU2F2ZWRFcGlzb2RlcxIWCg5wb2xpY3lfdmVyc2lvbhgBIAEoAxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAIgASgDEhoKEm1heF9lcGlzb2RlX2xlbmd0aBgDIAEoAxIuCgtleHBsb3JhdGlvbhgEIAEoCzIZLnJvbGxzZXJ2ZS52MS5FeHBsb3JhdGlvbiLaAQoRU2F2ZWRFbnZpcm9ubWVudHMSGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgBIAEoAxIzCgd3b3JrZXJzGAIgAygLMiIucm9sbHNlcnZlLnYxLlNhdmVkUm93RW52aXJvbm1lbnRzEhEKCXJvd19jb3VudBgDIAEoDRIYChBlcGlzb2Rlc19wZXJfcm93GAQgASgNEhEKCWNsaWVudF9pZBgFIAEoCRIzCgtkZXNjcmlwdGlvbhgGIAEoCzIeLnJvbGxzZXJ2ZS52MS5TYXZlZERlc2NyaXB0aW9uIoMCChBTYXZlZERlc2NyaXB0aW9uEi4KEW9ic2VydmF0aW9uX3NwYWNlGAEgASgLMhMucm9sbHNlcnZlLnYxLlNwYWNlEikKDGFjdGlvbl9zcGFjZRgCIAEoCzITLnJvbGxzZXJ2ZS52MS5TcGFjZRIeChFtYXhfZXBpc29kZV9zdGVwcxgDIAEoA0gAiAEBEjYKD3JlcHJvZHVjaWJpbGl0eRgEIAEoDjIdLnJvbGxzZXJ2ZS52MS5SZXByb2R1Y2liaWxpdHkSFgoOd2h5X25vdF9zaW5nbGUYBSABKAkSDgoGYWdlbnRzGAYgAygJQhQKEl9tYXhfZXBpc29kZV9zdGVwcyKAAQoUU2F2ZWRSb3dFbnZpcm9ubWVudHMSJwoEcm93cxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudBISCgppc19wZXJfcm93GAIgASgIEisKCHByb2ZpbGVkGAMgAygLMhkucm9sbHNlcnZlLnYxLkVudmlyb25tZW50Io8CCgtTYXZlZEFnZW50cxIWCg5wb2xpY3lfdmVyc2lvbhgBIAEoAxIjCgZhZ2VudHMYAiADKAsyEy5yb2xsc2VydmUudjEuQWdlbnQSKwoHdXBkYXRlZBgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLQoIcG9saWNpZXMYBCABKAsyGy5yb2xsc2VydmUudjEuU2F2ZWRQb2xpY2llcxISCgpjbGllbnRfaWRzGAUgAygJEigKBnRyaWFscxgGIAMoCzIYLnJvbGxzZXJ2ZS52MS5TYXZlZFRyaWFsEikKBnNwYWNlcxgHIAEoCzIZLnJvbGxzZXJ2ZS52MS5TYXZlZFNwYWNlcyJ4CgtTYXZlZFNwYWNlcxIuChFvYnNlcnZhdGlvbl9zcGFjZRgBIAEoCzITLnJvbGxzZXJ2ZS52MS5TcGFjZRIpCgxhY3Rpb25fc3BhY2UYAiABKAsyEy5yb2xsc2VydmUudjEuU3BhY2USDgoGYWdlbnRzGAMgAygJIt4BCgpTYXZlZFRyaWFsEhQKDG1vZGVsX2RpZ2VzdBgBIAEoDBIqCgdvdXRwdXRzGAIgAygLMhkucm9sbHNlcnZlLnYxLlNhdmVkQ29sdW1uEikKBnN0YXRlcxgDIAMoCzIZLnJvbGxzZXJ2ZS52MS5TYXZlZENvbHVtbhITCgtub2lzZV93aWR0aBgEIAEoDRIOCgZpbnB1dHMYBSADKAkSFAoMcm93X211bHRpcGxlGAYgASgNEhUKDW1heF9yb3dfY291bnQYByABKA0SEQoJcHJvdmlkZXJzGAggAygJIlUKC1NhdmVkQ29sdW1uEgwKBG5hbWUYASABKAkSKQoJZGF0YV90eXBlGAIgASgOMhYucm9sbHNlcnZlLnYxLkRhdGFUeXBlEg0KBXNoYXBlGAMgAygDIsUBCg1TYXZlZFBvbGljaWVzEjsKCHBvbGljaWVzGAEgAygLMikucm9sbHNlcnZlLnYxLlNhdmVkUG9saWNpZXMuUG9saWNpZXNFbnRyeRIrCgpwb2xpY3lfbWFwGAIgASgLMhcucm9sbHNlcnZlLnYxLlBvbGljeU1hcBpKCg1Qb2xpY2llc0VudHJ5EgsKA2tleRgBIAEoCRIoCgV2YWx1ZRgCIAEoCzIZLnJvbGxzZXJ2ZS52MS5TYXZlZFBvbGljeToCOAEibgoLU2F2ZWRQb2xpY3kSEAoIdmVyc2lvbnMYASADKAMSIwoGYWdlbnRzGAIgAygLMhMucm9sbHNlcnZlLnYxLkFnZW50EigKBnRyaWFscxgDIAMoCzIYLnJvbGxzZXJ2ZS52MS5TYXZlZFRyaWFsIsgCCglTYXZlZFJvd3MSDAoEc2VlZBgBIAEoBBIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAIgASgDEhoKEm1heF9lcGlzb2RlX2xlbmd0aBgDIAEoAxIUCgxzb2Z0X2hvcml6b24YBCABKAgSDgoGaXNfb3duGAUgASgIEhYKDnJvd19zdGVwX2NvdW50GAYgASgDEiQKBHJvd3MYByADKAsyFi5yb2xsc2VydmUudjEuU2F2ZWRSb3cSDgoGbnVtYmVyGAggASgDEi0KDXByZXZpb3VzX3Jvd3MYCSADKAsyFi5yb2xsc2VydmUudjEuU2F2ZWRSb3cSHwoXcHJldmlvdXNfcm93X3N0ZXBfY291bnQYCiABKAMSHAoPcmV0dXJuX2Rpc2NvdW50GDMgASgBSACIAQFCEgoQX3JldHVybl9kaXNjb3VudCK5AQoIU2F2ZWRSb3cSEwoLcmVzZXRfaW5kZXgYASABKAMSFQoNZXBpc29kZV9pbmRleBgCIAEoAxISCgpmaXJzdF9zdGVwGAMgASgDEhIKCnN0ZXBfY291bnQYBCABKAMSJQoHYWN0aW9ucxgFIAMoCzIULnJvbGxzZXJ2ZS52MS5UZW5zb3ISMgoPcmVjdXJyZW50X3N0YXRlGAYgAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yInUKCVNhdmVkTW92ZRImCgVzdGFydBgBIAEoCzIXLnJvbGxzZXJ2ZS52MS5TYXZlZFJvd3MSEgoKc3RlcF9jb3VudBgCIAEoAxIsCgd3b3JrZXJzGAMgAygLMhsucm9sbHNlcnZlLnYxLlNhdmVkUHJvZ3Jlc3MinAEKDVNhdmVkUHJvZ3Jlc3MSJwoJcG9zaXRpb25zGAEgASgLMhQucm9sbHNlcnZlLnYxLlRlbnNvchIlCgdhY3Rpb25zGAIgAygLMhQucm9sbHNlcnZlLnYxLlRlbnNvchI7ChByZWN1cnJlbnRfc3RhdGVzGAMgAygLMiEucm9sbHNlcnZlLnYxLlNhdmVkUmVjdXJyZW50U3RhdGUiQQoTU2F2ZWRSZWN1cnJlbnRTdGF0ZRIqCgd0ZW5zb3JzGAEgAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yIhoKCFNhdmVkRW5kEg4KBnNoYTI1NhgBIAEoDGIGcHJvdG8z", [file_google_protobuf_timestamp, file_rollserve_v1_agent, file_rollserve_v1_environment, file_rollserve_v1_episode_batch, file_rollserve_v1_policies, file_rollserve_v1_sampler_service, file_rollserve_v1_space, file_rollserve_v1_tensor]);
 
 /**
- * A record of the file that SaveSampler returns and RestoreSampler takes.
+ * A part of a sampler's state, in a file that SaveSampler returns and RestoreSampler takes, or in the journal of a sampler
+ * on a Ray cluster, which the next server takes over.
  *
- * The file begins with the 16 bytes `rollserve saved\n`. Records follow, each behind its length in bytes as 8 bytes, little
+ * A file begins with the 16 bytes `rollserve saved\n`. Records follow, each behind its length in bytes as 8 bytes, little
  * endian: one header, then environments, agents and rows in any number and in rising order of their versions, and at
  * last one end. A reader skips records and fields that it does not know; RestoreSampler refuses a file with a higher
- * `format` than its own with INVALID_ARGUMENT, as it does a file that is incomplete or changed.
+ * `format` than its own with INVALID_ARGUMENT, as it does a file that is incomplete or changed. It does not read what
+ * only a journal has.
+ *
+ * A journal has a run, a header, and the versions and row sequences. An entry of the journal is a header with what has
+ * changed; of rows, with a move.
+ *
+ * Agents, rows and a move take several records where one would have more than 64 MiB.
  *
  * @generated from message rollserve.v1.SavedRecord
  */
@@ -74,13 +85,37 @@ export type SavedRecord = Message<"rollserve.v1.SavedRecord"> & {
     case: "rows";
   } | {
     /**
-     * The end of the file.
+     * The end of the file. Only in a file.
      *
      * @generated from field: rollserve.v1.SavedEnd end = 5;
      */
     value: SavedEnd;
     case: "end";
+  } | {
+    /**
+     * The run of the sampler, which no entry changes. Only in a journal.
+     *
+     * @generated from field: rollserve.v1.SavedRun run = 6;
+     */
+    value: SavedRun;
+    case: "run";
+  } | {
+    /**
+     * A fragment call that has moved the rows of a sequence. Only in an entry of a journal.
+     *
+     * @generated from field: rollserve.v1.SavedMove move = 7;
+     */
+    value: SavedMove;
+    case: "move";
   } | { case: undefined; value?: undefined };
+
+  /**
+   * Whether the record goes on with the one before it, whose part has the same name: its agents, policies, rows or workers
+   * stand behind those of that record. Its other fields have no meaning.
+   *
+   * @generated from field: bool goes_on = 8;
+   */
+  goesOn: boolean;
 };
 
 /**
@@ -97,7 +132,7 @@ export const SavedRecordSchema: GenMessage<SavedRecord> = /*@__PURE__*/
  */
 export type SavedHeader = Message<"rollserve.v1.SavedHeader"> & {
   /**
-   * The number of the format: 1. It rises when older readers would misunderstand a file.
+   * The number of the format: 1. It rises when older readers would misunderstand a file or a journal.
    *
    * @generated from field: uint32 format = 1;
    */
@@ -148,7 +183,8 @@ export type SavedHeader = Message<"rollserve.v1.SavedHeader"> & {
 
   /**
    * The sequences of whole episodes that calls without a seed continue, the one first that calls use which come one
-   * after the other.
+   * after the other. Only in a file, like the seed and the counts of seeds: a client may still be resuming calls of the
+   * server before, so the next one begins sequences of other seeds.
    *
    * @generated from field: repeated rollserve.v1.SavedSequence own_sequences = 8;
    */
@@ -182,6 +218,13 @@ export type SavedHeader = Message<"rollserve.v1.SavedHeader"> & {
    * @generated from field: uint64 policy_version = 12;
    */
   policyVersion: bigint;
+
+  /**
+   * The workers, and what is kept. Only in a journal.
+   *
+   * @generated from field: rollserve.v1.SavedPool pool = 13;
+   */
+  pool?: SavedPool;
 };
 
 /**
@@ -190,6 +233,134 @@ export type SavedHeader = Message<"rollserve.v1.SavedHeader"> & {
  */
 export const SavedHeaderSchema: GenMessage<SavedHeader> = /*@__PURE__*/
   messageDesc(file_rollserve_v1_saved_sampler, 1);
+
+/**
+ * What a journal's header has of workers, and the numbers of what is kept: the journal forgets other records.
+ *
+ * @generated from message rollserve.v1.SavedPool
+ */
+export type SavedPool = Message<"rollserve.v1.SavedPool"> & {
+  /**
+   * The totals of the workers in each slot.
+   *
+   * @generated from field: repeated rollserve.v1.SavedWorker workers = 1;
+   */
+  workers: SavedWorker[];
+
+  /**
+   * The totals of all slots that are gone, or leaving.
+   *
+   * @generated from field: rollserve.v1.SavedWorker departed = 2;
+   */
+  departed?: SavedWorker;
+
+  /**
+   * The versions of the agents that are kept.
+   *
+   * @generated from field: repeated int64 policy_versions = 3;
+   */
+  policyVersions: bigint[];
+
+  /**
+   * The versions of the environments that are kept.
+   *
+   * @generated from field: repeated int64 environment_versions = 4;
+   */
+  environmentVersions: bigint[];
+
+  /**
+   * The numbers of the row sequences that are kept.
+   *
+   * @generated from field: repeated int64 row_sequences = 5;
+   */
+  rowSequences: bigint[];
+};
+
+/**
+ * Describes the message rollserve.v1.SavedPool.
+ * Use `create(SavedPoolSchema)` to create a new message.
+ */
+export const SavedPoolSchema: GenMessage<SavedPool> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 2);
+
+/**
+ * Totals of the workers that one slot has had, or several slots together.
+ *
+ * @generated from message rollserve.v1.SavedWorker
+ */
+export type SavedWorker = Message<"rollserve.v1.SavedWorker"> & {
+  /**
+   * The number of steps simulated.
+   *
+   * @generated from field: int64 simulated_step_count = 1;
+   */
+  simulatedStepCount: bigint;
+
+  /**
+   * The number of attempts to replace a worker.
+   *
+   * @generated from field: int64 restart_count = 2;
+   */
+  restartCount: bigint;
+
+  /**
+   * The reason why the last worker was lost or could not be started; empty if that never happened.
+   *
+   * @generated from field: string last_failure = 3;
+   */
+  lastFailure: string;
+};
+
+/**
+ * Describes the message rollserve.v1.SavedWorker.
+ * Use `create(SavedWorkerSchema)` to create a new message.
+ */
+export const SavedWorkerSchema: GenMessage<SavedWorker> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 3);
+
+/**
+ * The run of a sampler that outlives its server.
+ *
+ * @generated from message rollserve.v1.SavedRun
+ */
+export type SavedRun = Message<"rollserve.v1.SavedRun"> & {
+  /**
+   * The run's name.
+   *
+   * @generated from field: string run = 1;
+   */
+  run: string;
+
+  /**
+   * When the sampler was started, by the server's clock.
+   *
+   * @generated from field: google.protobuf.Timestamp started = 2;
+   */
+  started?: Timestamp;
+
+  /**
+   * The settings that the workers were made with, by name: a JSON object. A server takes the sampler over if its own are
+   * equal, as far as it knows them.
+   *
+   * @generated from field: string worker_settings_json = 3;
+   */
+  workerSettingsJson: string;
+
+  /**
+   * The environment that the sampler was started with. A server takes the sampler over if its own is equal, or if a
+   * client has replaced it.
+   *
+   * @generated from field: rollserve.v1.SavedRowEnvironments first_environment = 4;
+   */
+  firstEnvironment?: SavedRowEnvironments;
+};
+
+/**
+ * Describes the message rollserve.v1.SavedRun.
+ * Use `create(SavedRunSchema)` to create a new message.
+ */
+export const SavedRunSchema: GenMessage<SavedRun> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 4);
 
 /**
  * A sequence of whole episodes, where the last completed call left it.
@@ -225,7 +396,7 @@ export type SavedSequence = Message<"rollserve.v1.SavedSequence"> & {
  * Use `create(SavedSequenceSchema)` to create a new message.
  */
 export const SavedSequenceSchema: GenMessage<SavedSequence> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 2);
+  messageDesc(file_rollserve_v1_saved_sampler, 5);
 
 /**
  * What episodes are a function of, beside their indices and root seed.
@@ -267,7 +438,7 @@ export type SavedEpisodes = Message<"rollserve.v1.SavedEpisodes"> & {
  * Use `create(SavedEpisodesSchema)` to create a new message.
  */
 export const SavedEpisodesSchema: GenMessage<SavedEpisodes> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 3);
+  messageDesc(file_rollserve_v1_saved_sampler, 6);
 
 /**
  * A version of the environments.
@@ -305,6 +476,20 @@ export type SavedEnvironments = Message<"rollserve.v1.SavedEnvironments"> & {
    * @generated from field: uint32 episodes_per_row = 4;
    */
   episodesPerRow: number;
+
+  /**
+   * The id of the client that made the version; empty for none in particular. Only in a journal.
+   *
+   * @generated from field: string client_id = 5;
+   */
+  clientId: string;
+
+  /**
+   * The properties of the environments as workers have made them. Only in a journal.
+   *
+   * @generated from field: rollserve.v1.SavedDescription description = 6;
+   */
+  description?: SavedDescription;
 };
 
 /**
@@ -312,7 +497,64 @@ export type SavedEnvironments = Message<"rollserve.v1.SavedEnvironments"> & {
  * Use `create(SavedEnvironmentsSchema)` to create a new message.
  */
 export const SavedEnvironmentsSchema: GenMessage<SavedEnvironments> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 4);
+  messageDesc(file_rollserve_v1_saved_sampler, 7);
+
+/**
+ * The properties of environments, beside their rows.
+ *
+ * @generated from message rollserve.v1.SavedDescription
+ */
+export type SavedDescription = Message<"rollserve.v1.SavedDescription"> & {
+  /**
+   * The space of one row's observations.
+   *
+   * @generated from field: rollserve.v1.Space observation_space = 1;
+   */
+  observationSpace?: Space;
+
+  /**
+   * The space of one row's actions.
+   *
+   * @generated from field: rollserve.v1.Space action_space = 2;
+   */
+  actionSpace?: Space;
+
+  /**
+   * The step limit of an episode. Not set: no limit is known.
+   *
+   * @generated from field: optional int64 max_episode_steps = 3;
+   */
+  maxEpisodeSteps?: bigint;
+
+  /**
+   * The unit of work that the same seed gives again.
+   *
+   * @generated from field: rollserve.v1.Reproducibility reproducibility = 4;
+   */
+  reproducibility: Reproducibility;
+
+  /**
+   * The reason why rows that are stepped one by one are not the environment of these rows, which are stepped together;
+   * empty if they are.
+   *
+   * @generated from field: string why_not_single = 5;
+   */
+  whyNotSingle: string;
+
+  /**
+   * The names of the possible agents; empty for an environment with one agent.
+   *
+   * @generated from field: repeated string agents = 6;
+   */
+  agents: string[];
+};
+
+/**
+ * Describes the message rollserve.v1.SavedDescription.
+ * Use `create(SavedDescriptionSchema)` to create a new message.
+ */
+export const SavedDescriptionSchema: GenMessage<SavedDescription> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 8);
 
 /**
  * The environments of a worker's rows.
@@ -333,6 +575,14 @@ export type SavedRowEnvironments = Message<"rollserve.v1.SavedRowEnvironments"> 
    * @generated from field: bool is_per_row = 2;
    */
   isPerRow: boolean;
+
+  /**
+   * The environments that the operator's profiles have made of `rows`, one for each, if any of them names a profile;
+   * those of no profile are empty. Only in a journal: they may have the operator's passwords.
+   *
+   * @generated from field: repeated rollserve.v1.Environment profiled = 3;
+   */
+  profiled: Environment[];
 };
 
 /**
@@ -340,7 +590,7 @@ export type SavedRowEnvironments = Message<"rollserve.v1.SavedRowEnvironments"> 
  * Use `create(SavedRowEnvironmentsSchema)` to create a new message.
  */
 export const SavedRowEnvironmentsSchema: GenMessage<SavedRowEnvironments> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 5);
+  messageDesc(file_rollserve_v1_saved_sampler, 9);
 
 /**
  * A version of the agents.
@@ -375,6 +625,28 @@ export type SavedAgents = Message<"rollserve.v1.SavedAgents"> & {
    * @generated from field: rollserve.v1.SavedPolicies policies = 4;
    */
   policies?: SavedPolicies;
+
+  /**
+   * The ids of the clients that made the version, by its update or by one that would have changed nothing. Only in a
+   * journal.
+   *
+   * @generated from field: repeated string client_ids = 5;
+   */
+  clientIds: string[];
+
+  /**
+   * The trial of each of `agents`. Only in a journal, which may have pickled agents, too.
+   *
+   * @generated from field: repeated rollserve.v1.SavedTrial trials = 6;
+   */
+  trials: SavedTrial[];
+
+  /**
+   * The spaces that the agents were accepted for. Only in a journal.
+   *
+   * @generated from field: rollserve.v1.SavedSpaces spaces = 7;
+   */
+  spaces?: SavedSpaces;
 };
 
 /**
@@ -382,7 +654,148 @@ export type SavedAgents = Message<"rollserve.v1.SavedAgents"> & {
  * Use `create(SavedAgentsSchema)` to create a new message.
  */
 export const SavedAgentsSchema: GenMessage<SavedAgents> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 6);
+  messageDesc(file_rollserve_v1_saved_sampler, 10);
+
+/**
+ * The spaces of an environment that agents were accepted for, and that they are tried again for.
+ *
+ * @generated from message rollserve.v1.SavedSpaces
+ */
+export type SavedSpaces = Message<"rollserve.v1.SavedSpaces"> & {
+  /**
+   * The space of one row's observations.
+   *
+   * @generated from field: rollserve.v1.Space observation_space = 1;
+   */
+  observationSpace?: Space;
+
+  /**
+   * The space of one row's actions.
+   *
+   * @generated from field: rollserve.v1.Space action_space = 2;
+   */
+  actionSpace?: Space;
+
+  /**
+   * The names of the possible agents; empty for an environment with one agent.
+   *
+   * @generated from field: repeated string agents = 3;
+   */
+  agents: string[];
+};
+
+/**
+ * Describes the message rollserve.v1.SavedSpaces.
+ * Use `create(SavedSpacesSchema)` to create a new message.
+ */
+export const SavedSpacesSchema: GenMessage<SavedSpaces> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 11);
+
+/**
+ * What the trial of an agent's code has found, which later trials may find otherwise, on another machine or with other
+ * libraries. Empty for agents without code.
+ *
+ * @generated from message rollserve.v1.SavedTrial
+ */
+export type SavedTrial = Message<"rollserve.v1.SavedTrial"> & {
+  /**
+   * The digest of a model as it was sent; empty once its parameters were replaced.
+   *
+   * @generated from field: bytes model_digest = 1;
+   */
+  modelDigest: Uint8Array;
+
+  /**
+   * The outputs of a model, or the agent_infos of Python code.
+   *
+   * @generated from field: repeated rollserve.v1.SavedColumn outputs = 2;
+   */
+  outputs: SavedColumn[];
+
+  /**
+   * The recurrent state of Python code.
+   *
+   * @generated from field: repeated rollserve.v1.SavedColumn states = 3;
+   */
+  states: SavedColumn[];
+
+  /**
+   * The number of random numbers for each action of Python code.
+   *
+   * @generated from field: uint32 noise_width = 4;
+   */
+  noiseWidth: number;
+
+  /**
+   * The names of what Python code asks for beside the observation.
+   *
+   * @generated from field: repeated string inputs = 5;
+   */
+  inputs: string[];
+
+  /**
+   * The divisor of the numbers of rows that give a row the same bits; 0 without a trial.
+   *
+   * @generated from field: uint32 row_multiple = 6;
+   */
+  rowMultiple: number;
+
+  /**
+   * The largest number of rows that gives a row the same bits.
+   *
+   * @generated from field: uint32 max_row_count = 7;
+   */
+  maxRowCount: number;
+
+  /**
+   * The execution providers of ONNX Runtime that a model ran with, the best first.
+   *
+   * @generated from field: repeated string providers = 8;
+   */
+  providers: string[];
+};
+
+/**
+ * Describes the message rollserve.v1.SavedTrial.
+ * Use `create(SavedTrialSchema)` to create a new message.
+ */
+export const SavedTrialSchema: GenMessage<SavedTrial> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 12);
+
+/**
+ * An array of a row.
+ *
+ * @generated from message rollserve.v1.SavedColumn
+ */
+export type SavedColumn = Message<"rollserve.v1.SavedColumn"> & {
+  /**
+   * The name.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * The type of its elements.
+   *
+   * @generated from field: rollserve.v1.DataType data_type = 2;
+   */
+  dataType: DataType;
+
+  /**
+   * Its shape.
+   *
+   * @generated from field: repeated int64 shape = 3;
+   */
+  shape: bigint[];
+};
+
+/**
+ * Describes the message rollserve.v1.SavedColumn.
+ * Use `create(SavedColumnSchema)` to create a new message.
+ */
+export const SavedColumnSchema: GenMessage<SavedColumn> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 13);
 
 /**
  * The policies of an environment with many agents.
@@ -410,7 +823,7 @@ export type SavedPolicies = Message<"rollserve.v1.SavedPolicies"> & {
  * Use `create(SavedPoliciesSchema)` to create a new message.
  */
 export const SavedPoliciesSchema: GenMessage<SavedPolicies> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 7);
+  messageDesc(file_rollserve_v1_saved_sampler, 14);
 
 /**
  * The versions of a policy: the current one, those before it in falling order up to the oldest one that the map counts
@@ -433,6 +846,13 @@ export type SavedPolicy = Message<"rollserve.v1.SavedPolicy"> & {
    * @generated from field: repeated rollserve.v1.Agent agents = 2;
    */
   agents: Agent[];
+
+  /**
+   * The trial of each of `agents`. Only in a journal.
+   *
+   * @generated from field: repeated rollserve.v1.SavedTrial trials = 3;
+   */
+  trials: SavedTrial[];
 };
 
 /**
@@ -440,7 +860,7 @@ export type SavedPolicy = Message<"rollserve.v1.SavedPolicy"> & {
  * Use `create(SavedPolicySchema)` to create a new message.
  */
 export const SavedPolicySchema: GenMessage<SavedPolicy> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 8);
+  messageDesc(file_rollserve_v1_saved_sampler, 15);
 
 /**
  * A row sequence, where the last completed call left its rows.
@@ -477,7 +897,7 @@ export type SavedRows = Message<"rollserve.v1.SavedRows"> & {
   softHorizon: boolean;
 
   /**
-   * Whether calls without a seed continue the sequence.
+   * Whether calls without a seed continue the sequence. Only in a file: they never continue one of a server before.
    *
    * @generated from field: bool is_own = 5;
    */
@@ -498,6 +918,27 @@ export type SavedRows = Message<"rollserve.v1.SavedRows"> & {
   rows: SavedRow[];
 
   /**
+   * The number of the sequence in the run. Only in a journal.
+   *
+   * @generated from field: int64 number = 8;
+   */
+  number: bigint;
+
+  /**
+   * The rows before the last call, if it is known where they stood. Only in a journal: a client may repeat that call.
+   *
+   * @generated from field: repeated rollserve.v1.SavedRow previous_rows = 9;
+   */
+  previousRows: SavedRow[];
+
+  /**
+   * The number of steps that each row had made before the last call. Only in a journal.
+   *
+   * @generated from field: int64 previous_row_step_count = 10;
+   */
+  previousRowStepCount: bigint;
+
+  /**
    * The `return_discount` of the calls that continue the sequence, from 0 to 1, else INVALID_ARGUMENT. Not set: none.
    *
    * @generated from field: optional double return_discount = 51;
@@ -510,7 +951,7 @@ export type SavedRows = Message<"rollserve.v1.SavedRows"> & {
  * Use `create(SavedRowsSchema)` to create a new message.
  */
 export const SavedRowsSchema: GenMessage<SavedRows> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 9);
+  messageDesc(file_rollserve_v1_saved_sampler, 16);
 
 /**
  * The position of a row.
@@ -567,7 +1008,99 @@ export type SavedRow = Message<"rollserve.v1.SavedRow"> & {
  * Use `create(SavedRowSchema)` to create a new message.
  */
 export const SavedRowSchema: GenMessage<SavedRow> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 10);
+  messageDesc(file_rollserve_v1_saved_sampler, 17);
+
+/**
+ * A fragment call that has moved the rows of a sequence.
+ *
+ * @generated from message rollserve.v1.SavedMove
+ */
+export type SavedMove = Message<"rollserve.v1.SavedMove"> & {
+  /**
+   * The sequence, where the call began. Without rows if the journal knows where they stood.
+   *
+   * @generated from field: rollserve.v1.SavedRows start = 1;
+   */
+  start?: SavedRows;
+
+  /**
+   * The number of steps that each row has made in the call.
+   *
+   * @generated from field: int64 step_count = 2;
+   */
+  stepCount: bigint;
+
+  /**
+   * What each worker has reported of its rows.
+   *
+   * @generated from field: repeated rollserve.v1.SavedProgress workers = 3;
+   */
+  workers: SavedProgress[];
+};
+
+/**
+ * Describes the message rollserve.v1.SavedMove.
+ * Use `create(SavedMoveSchema)` to create a new message.
+ */
+export const SavedMoveSchema: GenMessage<SavedMove> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 18);
+
+/**
+ * The positions of a worker's M rows behind a fragment call; nothing is set if they have not moved.
+ *
+ * @generated from message rollserve.v1.SavedProgress
+ */
+export type SavedProgress = Message<"rollserve.v1.SavedProgress"> & {
+  /**
+   * Of each row `reset_index`, `episode_index`, `first_step` and `step_count` as in SavedRow, and the number of the
+   * call's steps since the last reset: (5, M) int64.
+   *
+   * @generated from field: rollserve.v1.Tensor positions = 1;
+   */
+  positions?: Tensor;
+
+  /**
+   * The call's actions: for each leaf of the action space a tensor (T, M, *A). None: they are not known.
+   *
+   * @generated from field: repeated rollserve.v1.Tensor actions = 2;
+   */
+  actions: Tensor[];
+
+  /**
+   * The recurrent state of the agent in each row. None: the agent has none.
+   *
+   * @generated from field: repeated rollserve.v1.SavedRecurrentState recurrent_states = 3;
+   */
+  recurrentStates: SavedRecurrentState[];
+};
+
+/**
+ * Describes the message rollserve.v1.SavedProgress.
+ * Use `create(SavedProgressSchema)` to create a new message.
+ */
+export const SavedProgressSchema: GenMessage<SavedProgress> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 19);
+
+/**
+ * The recurrent state of an agent in a row.
+ *
+ * @generated from message rollserve.v1.SavedRecurrentState
+ */
+export type SavedRecurrentState = Message<"rollserve.v1.SavedRecurrentState"> & {
+  /**
+   * The state by name (*S).
+   *
+   * @generated from field: repeated rollserve.v1.NamedTensor tensors = 1;
+   */
+  tensors: NamedTensor[];
+};
+
+/**
+ * Describes the message rollserve.v1.SavedRecurrentState.
+ * Use `create(SavedRecurrentStateSchema)` to create a new message.
+ */
+export const SavedRecurrentStateSchema: GenMessage<SavedRecurrentState> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 20);
 
 /**
  * The end of the file.
@@ -588,5 +1121,5 @@ export type SavedEnd = Message<"rollserve.v1.SavedEnd"> & {
  * Use `create(SavedEndSchema)` to create a new message.
  */
 export const SavedEndSchema: GenMessage<SavedEnd> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 11);
+  messageDesc(file_rollserve_v1_saved_sampler, 21);
 
