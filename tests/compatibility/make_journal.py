@@ -34,7 +34,7 @@ def main() -> None:
     backend = LastingBackend()
     asyncio.run(sampled(backend))
     assert backend.kept is not None
-    Path(sys.argv[1]).write_bytes(b"".join(part for record in backend.kept for part in framed(record)))
+    Path(sys.argv[1]).write_bytes(b"".join(framed(backend.kept)))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from rollserve_server.envs.plain_spaces import (
     pickle_uniform_boxes,
     plain_space,
     space_from_proto,
+    space_to_proto,
 )
 from rollserve_server.envs.probing.memory import (
     check_sampler_observations_fit,
@@ -100,6 +101,7 @@ __all__ = [
     "run_probe",
     "run_rendering",
     "space_from_proto",
+    "space_to_proto",
     "specs_of_rows",
     "why_not_single",
     "with_envpool",

@@ -19,12 +19,18 @@ from rollserve_server.envs.leaves import describe_space
 from rollserve_server.errors import OverLimitError
 from rollserve_wire import spaces as wire_spaces
 from rollserve_wire.reasons import Reason
-from rollserve_wire.spaces import space_to_proto
 
 if TYPE_CHECKING:
     from rollserve_wire.v1 import space_pb2
 
-__all__ = ["check_space_sizes", "is_same_space", "pickle_uniform_boxes", "plain_space", "space_from_proto"]
+__all__ = [
+    "check_space_sizes",
+    "is_same_space",
+    "pickle_uniform_boxes",
+    "plain_space",
+    "space_from_proto",
+    "space_to_proto",
+]
 
 _MAX_SPACE_BYTES = 1 << 20
 """Bytes of both spaces as messages. With `MAX_ENV_BYTES` and the state of 10,000 workers, an answer stays below the
@@ -74,7 +80,12 @@ def is_same_space(one: Space[Any], other: Space[Any]) -> bool:
 
     Messages do not tell dtypes of Discrete spaces, nor whether the bounds of integers were given.
     """
-    return space_to_proto(describe_space(one)) == space_to_proto(describe_space(other))
+    return space_to_proto(one) == space_to_proto(other)
+
+
+def space_to_proto(space: Space[Any]) -> space_pb2.Space:
+    """Return the message that describes a space. `leaves_of_space` must accept it."""
+    return wire_spaces.space_to_proto(describe_space(space))
 
 
 def space_from_proto(message: space_pb2.Space) -> Space[Any]:
@@ -112,7 +123,7 @@ def check_space_sizes(observation_space: Space[Any], action_space: Space[Any]) -
 
     Every answer to `GetSampler` has the spaces of the environment.
     """
-    size = sum(space_to_proto(describe_space(space)).ByteSize() for space in (observation_space, action_space))
+    size = sum(space_to_proto(space).ByteSize() for space in (observation_space, action_space))
     if size > _MAX_SPACE_BYTES:
         expected = f"an environment whose spaces take at most {_MAX_SPACE_BYTES} bytes"
         hint = "a bound that all elements of a Box share takes a few bytes"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import json_format
 
 from rollserve_server.datasets import DatasetRecorder
-from rollserve_server.envs import describe_space
+from rollserve_server.envs import space_to_proto
 from rollserve_server.errors import CallTooLongError, DomainError, InvalidValueError, NotReadyError
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.messages.accounts import account_to_proto
@@ -33,7 +33,6 @@ from rollserve_server.pool import (
 from rollserve_server.sampling import ColumnFormat
 from rollserve_wire.environments import env_spec_to_proto
 from rollserve_wire.reasons import Reason
-from rollserve_wire.spaces import space_to_proto
 from rollserve_wire.v1 import datasets_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
@@ -322,7 +321,7 @@ async def _with_versions(request: RecordingRequest, status: PoolStatus, pool: Po
 
 def _space_messages(status: PoolStatus) -> list[bytes]:
     spaces = status.env.observation_space, status.env.action_space
-    return [space_to_proto(describe_space(space)).SerializeToString() for space in spaces]
+    return [space_to_proto(space).SerializeToString() for space in spaces]
 
 
 def _counts(written: Written) -> Mapping[str, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from google.protobuf.message import Message
 
-from rollserve_server.envs import describe_space
+from rollserve_server.envs import space_to_proto
 from rollserve_server.errors import DomainError
 from rollserve_server.futures import in_background, in_request_thread
 from rollserve_server.gateway.audit import note_agent_update
@@ -29,7 +29,6 @@ from rollserve_server.pool import (
 from rollserve_wire.environments import reproducibility_to_proto
 from rollserve_wire.protobuf import keys_of, length_delimited
 from rollserve_wire.records import message_from_record
-from rollserve_wire.spaces import space_to_proto
 from rollserve_wire.v1 import episode_batch_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
@@ -235,4 +234,4 @@ def _spaces(item: Beginning) -> dict[str, space_pb2.Space | None]:
     names = "observation_space", "action_space"
     if item.spaces is None:
         return dict.fromkeys(names)
-    return {name: space_to_proto(describe_space(space)) for name, space in zip(names, item.spaces, strict=True)}
+    return {name: space_to_proto(space) for name, space in zip(names, item.spaces, strict=True)}

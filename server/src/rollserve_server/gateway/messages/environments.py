@@ -11,9 +11,9 @@ from rollserve_server.envs import (
     MethodCall,
     check_arguments,
     check_paths,
-    describe_space,
     environment_from_proto,
     requested,
+    space_to_proto,
 )
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.fields import in_field, optional, set_fields
@@ -21,7 +21,6 @@ from rollserve_server.gateway.messages.fields import Updates, expectation_of, up
 from rollserve_server.pool import RowUpdates
 from rollserve_wire.environments import EnvSpec, env_change_from_proto, reproducibility_to_proto
 from rollserve_wire.json_arguments import kwargs_from_json, value_from_json
-from rollserve_wire.spaces import space_to_proto
 from rollserve_wire.v1 import environment_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
@@ -63,8 +62,8 @@ def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
     """Return the response to an update of the environments."""
     return pb.UpdateEnvResponse(
         environment_version=updated.version,
-        observation_space=space_to_proto(describe_space(updated.description.observation_space)),
-        action_space=space_to_proto(describe_space(updated.description.action_space)),
+        observation_space=space_to_proto(updated.description.observation_space),
+        action_space=space_to_proto(updated.description.action_space),
         reproducibility=reproducibility_to_proto(updated.description.reproducibility),
         row_count=updated.description.num_rows,
         episodes_per_row=updated.description.num_episodes_per_row or 0,

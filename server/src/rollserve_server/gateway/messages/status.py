@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server import __version__
-from rollserve_server.envs import describe_space, environment_from_proto, requested
+from rollserve_server.envs import environment_from_proto, requested, space_to_proto
 from rollserve_server.errors import InvalidValueError, shorten, without_folders
 from rollserve_server.fields import MAX_WORKERS, in_field, in_range, optional, timestamp_of
 from rollserve_server.samplers import SamplerRequest
 from rollserve_server.settings import Quota
 from rollserve_wire.environments import env_spec_to_proto, reproducibility_to_proto
 from rollserve_wire.records import duration_to_proto, message_from_record
-from rollserve_wire.spaces import space_to_proto
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import samplers_pb2
 
@@ -61,8 +60,8 @@ def status_to_proto(
         server_version=__version__,
         environments=map(env_spec_to_proto, specs),
         hidden_arguments=() if with_all else private.hidden(status.env_specs),
-        observation_space=space_to_proto(describe_space(status.env.observation_space)),
-        action_space=space_to_proto(describe_space(status.env.action_space)),
+        observation_space=space_to_proto(status.env.observation_space),
+        action_space=space_to_proto(status.env.action_space),
         next_episode_index=status.next_index,
         workers=_workers_to_proto(status.workers, with_processes=with_processes, with_folders=with_all),
         counters=_counters_to_proto(status),
@@ -169,8 +168,8 @@ def created_to_proto(sampler: Sampler, *, existed: bool) -> samplers_pb2.CreateS
     return samplers_pb2.CreateSamplerResponse(
         existed=existed,
         environment_version=status.env_version,
-        observation_space=space_to_proto(describe_space(env.observation_space)),
-        action_space=space_to_proto(describe_space(env.action_space)),
+        observation_space=space_to_proto(env.observation_space),
+        action_space=space_to_proto(env.action_space),
         reproducibility=reproducibility_to_proto(env.reproducibility),
         row_count=env.num_rows,
         episodes_per_row=env.num_episodes_per_row or 0,

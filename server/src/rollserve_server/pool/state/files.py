@@ -11,7 +11,7 @@ from rollserve_server.pool.state.records import read_records, sampler_records
 from rollserve_wire.v1 import saved_sampler_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from rollserve_server.pool.state.records import Record
@@ -29,16 +29,19 @@ def saved_sampler_parts(saved: SavedSampler) -> Iterator[bytes]:
     digest = hashlib.sha256(_MAGIC)
     yield _MAGIC
     for record in sampler_records(saved):
-        data = b"".join(framed(record))
+        data = b"".join(framed([record]))
         digest.update(data)
         yield data
     end = pb.SavedRecord(end=pb.SavedEnd(sha256=digest.digest()))
-    yield b"".join(framed([end.SerializeToString()]))
+    yield b"".join(framed([[end.SerializeToString()]]))
 
 
-def framed(record: Record) -> Record:
-    """Return a record behind its length, in parts."""
-    return [sum(map(len, record)).to_bytes(_LENGTH_BYTES, "little"), *record]
+def framed(records: Iterable[Record]) -> Record:
+    """Return records as bytes, in parts: each behind its length."""
+    parts: Record = []
+    for record in records:
+        parts += [sum(map(len, record)).to_bytes(_LENGTH_BYTES, "little"), *record]
+    return parts
 
 
 def frames(data: bytes | memoryview, start: int = 0) -> Iterator[memoryview]:

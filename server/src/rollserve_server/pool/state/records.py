@@ -30,11 +30,11 @@ from rollserve_server.agents import (
 from rollserve_server.envs import (
     ProfileEnv,
     RowSpecs,
-    describe_space,
     environment_from_proto,
     of_profile,
     requested,
     space_from_proto,
+    space_to_proto,
 )
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.fields import (
@@ -72,7 +72,6 @@ from rollserve_wire.environments import (
 from rollserve_wire.policy_map import policy_map_from_proto, policy_map_to_proto
 from rollserve_wire.protobuf import LENGTH_DELIMITED, key_of, keys_of, length_delimited, text_field
 from rollserve_wire.records import message_from_record, record_from_message
-from rollserve_wire.spaces import space_to_proto
 from rollserve_wire.tensors import (
     dtype_from_proto,
     dtype_to_proto,
@@ -382,7 +381,7 @@ def _envs_to_proto(number: int, envs: SavedEnvs, *, in_journal: bool) -> pb.Save
     if in_journal and envs.version is not None:
         message.client_id, description = envs.version.client_id, envs.version.description
         spaces = description.observation_space, description.action_space
-        observation_space, action_space = (space_to_proto(describe_space(each)) for each in spaces)
+        observation_space, action_space = map(space_to_proto, spaces)
         message.description.CopyFrom(
             message_from_record(
                 pb.SavedDescription,
@@ -418,7 +417,7 @@ def _agents_records(number: int, agents: SavedAgents, *, in_journal: bool) -> It
 
 
 def _spaces_to_proto(spaces: AgentSpaces) -> pb.SavedSpaces:
-    observation_space, action_space = (space_to_proto(describe_space(each)) for each in spaces[:2])
+    observation_space, action_space = map(space_to_proto, spaces[:2])
     return pb.SavedSpaces(observation_space=observation_space, action_space=action_space, agents=spaces.agents)
 
 
@@ -458,9 +457,7 @@ def _policies_contents(policies: PolicySet[PolicySource], *, in_journal: bool) -
 
 def _nested(key: int, content: Record) -> Record:
     """Return a field with a message in parts."""
-    field: Record = []
-    field += length_delimited(key, content)
-    return field
+    return [*length_delimited(key, content)]
 
 
 def _num_bytes(record: Record) -> int:

@@ -76,7 +76,8 @@ class JournalActor:
                 if self._lease.acquire(_owner_of(message), message.epoch) is not None:
                     self._orphan_seconds, answer.epoch = message.orphan_seconds, message.epoch
                     if records:
-                        self._keep(message.epoch, KeptRecords(records))
+                        self._kept, self._follows_loss = KeptRecords(records), False
+                        write_mark(self._tag, message.epoch)
             case pb.JOURNAL_METHOD_WRITE:
                 if self._lease.renew(message.epoch):
                     answer.epoch = message.epoch
@@ -87,8 +88,7 @@ class JournalActor:
         if not answer.epoch and self._lease.owner is not None:
             answer.owner.host, answer.owner.process_id = self._lease.owner
         answer.nonce, answer.software_version = message.nonce, self._software
-        contents = [answer.SerializeToString()], *(kept or ())
-        return self._seal.sealed([part for content in contents for part in framed(content)])
+        return self._seal.sealed(framed([[answer.SerializeToString()], *(kept or ())]))
 
     def _acquire(self, message: pb.JournalRequest) -> tuple[pb.JournalAnswer, KeptRecords | None]:
         """Give the lease to a server, unless another has it; return the answer, and the state that it goes on with."""
@@ -105,10 +105,6 @@ class JournalActor:
             write_mark(self._tag, epoch)
         answer.epoch, answer.follows_loss = epoch, self._follows_loss
         return answer, self._kept
-
-    def _keep(self, epoch: int, kept: KeptRecords) -> None:
-        self._kept, self._follows_loss = kept, False
-        write_mark(self._tag, epoch)
 
     def _end_orphans(self) -> None:
         """Wait until the sampler was without a server for too long; then end it and this process."""

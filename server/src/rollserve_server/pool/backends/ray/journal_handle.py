@@ -76,7 +76,7 @@ class JournalHandle:
 
     def sealed(self, records: Iterable[Record]) -> bytes:
         """Return records that `call` can send beside its request."""
-        return self._seal.sealed([part for record in records for part in framed(record)])
+        return self._seal.sealed(framed(records))
 
     def call(
         self, request: pb.JournalRequest, records: Iterable[Record] = (), more: Any = None
@@ -130,5 +130,4 @@ def _start(name: str, identity: SamplerIdentity, restoring: bytes | None = None)
 
 def _framed(request: pb.JournalRequest, records: Iterable[Record]) -> Record:
     """Return a request and the records behind it as one message, in parts."""
-    contents: list[Record] = [[request.SerializeToString()], *records]
-    return [part for content in contents for part in framed(content)]
+    return framed([[request.SerializeToString()], *records])
