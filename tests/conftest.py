@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import gc
+import warnings
 from collections.abc import Iterator
 
 import grpc
@@ -138,10 +139,18 @@ def _start_ray() -> Backend:
     """Start the cluster; like a server, start it again if a busy machine takes longer than Ray's own limit of 30 s."""
     # Several pools exist at once, and each worker would claim a core.
     settings, num_workers = RaySettings(worker_num_cpus=0.5), 8
-    for _ in range(2):
-        with contextlib.suppress(OSError):
-            return RecyclingBackend(settings, num_workers=num_workers)
-    return RecyclingBackend(settings, num_workers=num_workers)
+    with warnings.catch_warnings():
+        # Ray waits for no process of a cluster that did not start, and lets go of them when it starts the next one.
+        warnings.simplefilter("ignore", ResourceWarning)
+        for is_last in (False, False, True):
+            try:
+                return RecyclingBackend(settings, num_workers=num_workers)
+            except OSError:
+                if is_last:
+                    raise
+            finally:
+                gc.collect()
+    raise AssertionError("the last attempt returns or raises")
 
 
 @pytest.fixture
