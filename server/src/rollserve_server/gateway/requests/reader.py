@@ -40,7 +40,7 @@ __all__ = [
     "sampling_scopes",
 ]
 
-_MAX_INLINE_BYTES = 1 << 14
+_MAX_INLINE_BYTES = 1 << 15
 """Largest size of a request that is read in the event loop: that takes some milliseconds at most."""
 _LOOK_SECONDS, _MAX_WAITING = 1.0, 1 << 20
 """How often waiting requests look whether a thread is free; length of the queue, which no number of RPCs reaches."""

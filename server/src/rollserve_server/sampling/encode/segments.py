@@ -26,7 +26,7 @@ from rollserve_server.sampling.encode.fields import (
 )
 from rollserve_server.sampling.protocol import ENDING, PLAIN
 from rollserve_server.sampling.record.columns import Piece, StackColumn
-from rollserve_wire.columns import ENV_INFOS, ORIGINALS
+from rollserve_wire.columns import ENV_INFOS, HEADERS, ORIGINALS
 from rollserve_wire.reasons import Reason
 from rollserve_wire.recurrences import forward_recurrence
 
@@ -69,7 +69,8 @@ each message would hold a last observation beside very few others.
 _HEADER_BYTES = 64
 """Upper bound for a column's type, shape and lengths without its name, and for all headers of a segment."""
 
-_NUM_HEADERS = 10
+_NUM_HEADERS = sum(spec.kind == "header" for spec in HEADERS.values()) - 1
+"""Number of headers that messages can have: all but `row_indices`, which clients compute."""
 
 _VALUE_BYTES = 8
 """Upper bound for a value."""
