@@ -4,11 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-PACKAGES := --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --editable conformance --group dev
+PACKAGES := --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --editable conformance --group dev --group docs
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos blocking scopes walks serve lock audit sbom clean
+.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check docs docs-serve test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos blocking scopes walks serve lock audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-32s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,13 @@ check: $(READY) ## check format, lint, types, protos and what is generated
 	diff $(VENV)/generated/errors.md docs/errors.md
 	$(BIN)/python protos/column_tables.py $(VENV)/generated/clients
 	for file in $$(cd $(VENV)/generated/clients && find . -type f); do diff $(VENV)/generated/clients/$$file client/$$file || exit 1; done
+
+docs: $(READY) ## build the site into build/site; a broken link or an undocumented name is an error
+	mkdir -p build/pages
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs/site -d build/doctrees build/pages build/site
+
+docs-serve: docs ## show the site at http://127.0.0.1:8000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8000
 
 test-compose: $(READY) ## run and disturb the containers of docker-compose.yml, in a quarter of an hour; needs Docker
 	PYTHONPATH=tests $(BIN)/python -m containers $(OPTIONS)
@@ -150,6 +157,6 @@ sbom: $(READY) $(VENV)-audit/ready ## write sbom.json, the bill of materials of 
 
 clean: ## remove everything that the other targets make
 	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit .venv-bridges sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
-		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png bench-learning.json bench-learning.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run
+		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png bench-learning.json bench-learning.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run build
 	for file in client/*/Makefile; do $(MAKE) -s -C "$$(dirname "$$file")" clean; done
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

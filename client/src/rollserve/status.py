@@ -176,7 +176,7 @@ class SamplerStatus:
         agents: names of the possible agents of an environment with many.
         policies: current version of each policy by name, where the agent is policies by name.
         packages: versions of the packages that the workers' environments run with, and the hash seed of their processes
-            (`PYTHONHASHSEED`), by name; where workers differ, all of them, joined by ` and `.
+            (`PYTHONHASHSEED`), by name; where workers differ, all of them, with "and" between them.
     """
 
     sampler: str

@@ -1,0 +1,70 @@
+"""Settings of the site, which `make docs` builds, and its pages, which are written before Sphinx looks for them."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).parent
+_ROOT = _HERE.parents[1]
+sys.path.insert(0, str(_HERE))
+
+from proto_pages import proto_pages  # noqa: E402  # of the folder that was just added
+from python_pages import python_pages, without_markup  # noqa: E402
+from repository_pages import repository_pages  # noqa: E402
+
+import rollserve  # noqa: E402
+
+project = "Rollserve"
+version = release = rollserve.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+default_role = "code"
+suppress_warnings = ["misc.highlighting_failure"]  # code with … in it
+
+myst_enable_extensions = ["attrs_inline"]
+myst_heading_anchors = 4
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_class_signature = "separated"
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_custom_sections = [("Keys", "params_style")]
+
+html_theme = "furo"
+html_title = f"Rollserve {version}"
+html_copy_source = False
+html_show_sourcelink = False
+copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
+
+
+def setup(app: Any) -> None:
+    """Write the pages that have changed, remove those that are no more, and read docstrings as Markdown."""
+    pages = Path(app.srcdir)
+    written = {pages / name: text for name, text in _pages()}
+    for path, text in written.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+    for path in set(pages.rglob("*.md")) - written.keys():
+        path.unlink()
+    shutil.copytree(_ROOT / "docs" / "images", pages / "images", dirs_exist_ok=True)
+    shutil.copytree(_ROOT / "docs" / "images", pages / "docs" / "images", dirs_exist_ok=True)
+    app.connect("autodoc-process-docstring", without_markup, priority=900)  # after napoleon
+
+
+def _pages() -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each page."""
+    navigation = (_HERE / "navigation.md").read_text()
+    for name, text in repository_pages(_ROOT):
+        yield name, text + navigation if name == "index.md" else text
+    for name, text in itertools.chain(
+        ((f"reference/python/{name}", text) for name, text in python_pages()),
+        ((f"reference/protos/{name}", text) for name, text in proto_pages(_ROOT / "protos")),
+    ):
+        yield name, text

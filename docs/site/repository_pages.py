@@ -1,0 +1,89 @@
+"""Pages of the site that are files of the repository: its documentation, and whatever that links to.
+
+Links in the documentation are paths in the repository, where it is read, too. A file outside `docs` that they name
+becomes a page with its text, and a folder one with its files.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+__all__ = ["repository_pages"]
+
+_LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)((?:#[^)\s]*)?)(?=\))")
+"""The target of a link in Markdown, and its anchor."""
+_FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2", re.MULTILINE | re.DOTALL)
+_LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".json": "json", ".proto": "protobuf"}
+_SKIPPED = {"__pycache__", "build", "dist", "node_modules"}
+
+
+def repository_pages(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the path on the site, and the text, of each page; the front page is README.md.
+
+    Args:
+        root: folder of the repository.
+    """
+    paths = [Path("README.md"), *(path.relative_to(root) for path in sorted((root / "docs").glob("*.md")))]
+    seen = set(paths)
+    while paths:
+        path = paths.pop(0)
+        text, linked = _with_links(root, path, _text(root / path, path))
+        yield _page_of(path), text
+        paths += [each for each in linked if each not in seen]
+        seen.update(linked)
+
+
+def _text(file: Path, path: Path) -> str:
+    """Return a page with a file's text, or with links to the files of a folder."""
+    if path.suffix == ".md":
+        return file.read_text() if _is_in_navigation(path) else f"---\norphan: true\n---\n\n{file.read_text()}"
+    head = f"---\norphan: true\nnosearch: true\n---\n\n# {path}\n\n"
+    if file.is_dir():
+        files = [each for each in sorted(file.iterdir()) if each.name not in _SKIPPED and each.name[0] != "."]
+        return head + "".join(f"- [{each.name}]({path.name}/{each.name})\n" for each in files if each.suffix)
+    return f"{head}`````{_LANGUAGES.get(path.suffix, 'text')}\n{file.read_text()}`````\n"
+
+
+def _with_links(root: Path, path: Path, text: str) -> tuple[str, list[Path]]:
+    """Return a page whose links lead to pages of the site, and the files that become pages because of it."""
+    linked: list[Path] = []
+    page = _page_of(path)
+
+    def replaced(match: re.Match[str]) -> str:
+        target = _target(root, path, match[1])
+        if target is None:
+            return match[0]
+        linked.append(target)
+        return posixpath.relpath(_page_of(target), posixpath.dirname(page)) + match[2]
+
+    return _outside_code(text, lambda part: _LINK.sub(replaced, part)), linked
+
+
+def _target(root: Path, path: Path, link: str) -> Path | None:
+    """Return the file or folder that a link of a page leads to, if it is one of the repository and no picture."""
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(str(path)), link))
+    is_outside = target.startswith("../") or not (root / target).exists()
+    return None if is_outside or target.startswith("docs/images/") else Path(target)
+
+
+def _page_of(path: Path) -> str:
+    """Return the page of the site that shows a file or folder of the repository."""
+    if _is_in_navigation(path):
+        return "index.md" if path.name == "README.md" else posixpath.join(*path.parts[1:])
+    return f"files/{path}" if path.suffix == ".md" else f"files/{path}.md"
+
+
+def _is_in_navigation(path: Path) -> bool:
+    return path.suffix == ".md" and (path.parent == Path("docs") or path == Path("README.md"))
+
+
+def _outside_code(text: str, change: Callable[[str], str]) -> str:
+    """Change the parts of a page that are no blocks of code."""
+    parts, last = [], 0
+    for fence in _FENCE.finditer(text):
+        parts += [change(text[last : fence.start()]), fence[0]]
+        last = fence.end()
+    return "".join([*parts, change(text[last:])])

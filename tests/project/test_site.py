@@ -1,0 +1,28 @@
+"""The site: it is built without a warning, so that no link is broken and no public name is undocumented."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow  # a minute of processor time
+@pytest.mark.timeout(1200)
+def test_site_is_built_without_warnings(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    command = [
+        *(sys.executable, "-m", "sphinx"),
+        *("--quiet", "--fail-on-warning", "--keep-going", "-c", "docs/site", "-d", tmp_path / "doctrees"),
+        *(tmp_path / "pages", tmp_path / "site"),
+    ]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    front = (tmp_path / "site" / "index.html").read_text()
+    assert "obtain_samples" in front
+    assert "EpisodeBatch" in (tmp_path / "site" / "reference" / "python" / "batches.html").read_text()
+    assert "ObtainSamples" in (tmp_path / "site" / "reference" / "protos" / "sampler_service.html").read_text()
