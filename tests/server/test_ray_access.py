@@ -60,7 +60,11 @@ def status_of(method: str, port: int, token: str | None) -> grpc.StatusCode:
 def test_ray_of_the_server_refuses_calls_without_its_token_whatever_it_inherits(tmp_path: Path) -> None:
     environment = {**server_environment(), "RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": KNOWN_TOKEN}
     with local_server(*LIGHT, log=tmp_path / "log", environment=environment) as server:
-        found = listeners(psutil.Process(server.process.pid))
+        process = psutil.Process(server.process.pid)
+        scripts = {Path(part).name for each in process.children(recursive=True) for part in each.cmdline()}
+        assert "log_monitor.py" in scripts
+        assert not scripts & {"dashboard.py", "monitor.py"}  # which nothing asks
+        found = listeners(process)
         assert {kind for kind, _ in found} == set(METHODS)
         for kind, port in found:
             for token in (None, KNOWN_TOKEN):

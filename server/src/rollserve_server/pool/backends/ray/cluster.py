@@ -28,6 +28,7 @@ import psutil
 import ray
 import ray._private.worker
 from ray._private import ray_constants
+from ray._private.node import Node
 from ray._raylet import Config  # type: ignore[attr-defined]  # made by Cython
 
 from rollserve_server.errors import InvalidValueError
@@ -145,7 +146,7 @@ def _start(settings: RaySettings, num_workers: int | None) -> None:
     resources: dict[str, float] = {
         name: math.ceil(amount * max_workers) for name, amount in settings.worker_resources.items()
     }
-    with on_loopback_only():
+    with on_loopback_only(), _without_helpers():
         ray.init(
             address="local",
             num_cpus=num_cpus,
@@ -157,6 +158,20 @@ def _start(settings: RaySettings, num_workers: int | None) -> None:
             _node_ip_address="127.0.0.1",
             _system_config=_SYSTEM_CONFIG,
         )
+
+
+@contextlib.contextmanager
+def _without_helpers() -> Iterator[None]:
+    """Start Ray without its dashboard, which `include_dashboard` only makes smaller, and its scaler of clusters.
+
+    Nothing here asks them. They take 1.4 s of processor time, and Ray waits for the dashboard.
+    """
+    helpers = ("start_api_server", "start_monitor")
+    with contextlib.ExitStack() as stack:
+        for name in helpers:
+            stack.callback(setattr, Node, name, getattr(Node, name))
+            setattr(Node, name, lambda *_, **__: None)
+        yield
 
 
 def _quieten() -> None:
