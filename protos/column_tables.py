@@ -1,6 +1,6 @@
 """Writes the tables of columns of the clients in other languages: `column_tables.py CLIENTS`.
 
-CLIENTS is a folder with a folder for each language. The columns are those of `rollserve_wire.columns`. The elements of
+CLIENTS is a folder with a folder for each language. The columns come from `rollserve_wire.columns`. The elements of
 headers have the types of the fields of `EpisodeBatch`, unless a client's batches have others.
 """
 

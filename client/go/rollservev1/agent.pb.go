@@ -292,10 +292,10 @@ func (x *Parameters) GetTensors() []*NamedTensor {
 // `activation(norm(weight · input + bias))`. The last layer has no norm and no activation; the others have a norm only
 // with `layer_norm`.
 //
-// With `normalization`, the observation is normalized first. The parameters are finite, and float32 except those of the
-// normalization: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape
-// (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and the parameters
-// that the normalization, the head, the layer norm, the value and the core add.
+// With `normalization`, the observation is normalized first. All parameters are finite, and all but the normalization's
+// are float32: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape (layer_sizes[i + 1]) for
+// i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and the parameters that the normalization,
+// the head, the layer norm, the value and the core add.
 //
 // A sampling call fails with FAILED_PRECONDITION (AGENT_FAILED) if an output or a value is not finite at an
 // observation: large parameters can make sums overflow, and observations can have elements that are not finite.
@@ -324,7 +324,7 @@ type MlpAgent struct {
 	Head isMlpAgent_Head `protobuf_oneof:"head"`
 	// The parameters.
 	Parameters *Parameters `protobuf:"bytes,5,opt,name=parameters,proto3" json:"parameters,omitempty"`
-	// If set, hidden layers are normalized before the activation, including those of a separate value.
+	// If set, the hidden layers of the policy and of a separate value are normalized before the activation.
 	LayerNorm *LayerNorm `protobuf:"bytes,11,opt,name=layer_norm,json=layerNorm,proto3" json:"layer_norm,omitempty"`
 	// The source of a value of each observation, agent_infos `value` (T) float32. Not set: the agent has no value.
 	//
@@ -344,7 +344,7 @@ type MlpAgent struct {
 	//	*MlpAgent_Gru
 	//	*MlpAgent_Lstm
 	Core isMlpAgent_Core `protobuf_oneof:"core"`
-	// If set, observations are normalized before the first layer, also before that of a separate value.
+	// If set, observations are normalized before the first layer of the policy and of a separate value.
 	Normalization *ObservationNormalization `protobuf:"bytes,16,opt,name=normalization,proto3" json:"normalization,omitempty"`
 	// The source of the action mask; INVALID_ARGUMENT for a head of a Box alone. A mask from the observation is no part of
 	// the network's input: layer_sizes[0] is the flat size of the observation space without its leaves. Not set: all actions
@@ -2032,8 +2032,8 @@ func (x *ConstantAgent) GetActionMask() *ActionMask {
 // code raises an error at an observation, or gives a result of another form than before, a number that is not finite
 // (agent_infos may be infinite), or an action of integers outside its space.
 //
-// An update can have any of the parameters: those that it leaves out stay as they are, and the code gets all of them.
-// If names, types or shapes change, the agent is probed again.
+// An update can have any of the parameters: the others stay as they are, and the code gets all parameters. If names,
+// types or shapes change, the agent is probed again.
 type PythonAgent struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache

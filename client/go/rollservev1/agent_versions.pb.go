@@ -360,8 +360,8 @@ type GetAgentResponse struct {
 
 	// The version of the agent; the same in all messages of a stream.
 	PolicyVersion int64 `protobuf:"varint,1,opt,name=policy_version,json=policyVersion,proto3" json:"policy_version,omitempty"`
-	// The next bytes, at most 2 MiB. All of a stream, one behind the other, are a serialized Agent, with which UpdateAgent
-	// makes an equal agent.
+	// The next bytes, at most 2 MiB. All of a stream, one behind the other, are a serialized Agent: UpdateAgent makes an
+	// equal agent of it.
 	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 }
 

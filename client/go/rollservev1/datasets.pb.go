@@ -843,7 +843,7 @@ type DatasetBatchEnd struct {
 	// Where the read stands behind the batch.
 	Position *DatasetPosition `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
 	// For files, the messages of the batch, counted from 0, whose first segment goes on with the last one of the message
-	// before. Episodes of live batches are joined as those of ObtainSamples.
+	// before. Episodes of live batches are joined as in ObtainSamples.
 	ContinuingMessages []uint32 `protobuf:"varint,3,rep,packed,name=continuing_messages,json=continuingMessages,proto3" json:"continuing_messages,omitempty"`
 }
 
@@ -906,7 +906,7 @@ type DatasetPosition struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The positions of all sources, in their order; those of live episodes are zeros.
+	// The positions of all sources, in their order; a source of live episodes has zeros.
 	Sources []*SourcePosition `protobuf:"bytes,1,rep,name=sources,proto3" json:"sources,omitempty"`
 	// The number of batches that were drawn.
 	DrawnCount uint64 `protobuf:"varint,2,opt,name=drawn_count,json=drawnCount,proto3" json:"drawn_count,omitempty"`

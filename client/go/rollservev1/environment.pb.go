@@ -182,9 +182,9 @@ type Environment struct {
 	// Which of PettingZoo's interfaces the environment has; not set for environments with one agent. `id` is then an id of
 	// PettingZoo's registry of that interface, such as `classic/connect_four-v3`; or `mpe/NAME-vN` for an environment of
 	// the package mpe2; or `module:factory` for a function of a module that the operator allows. `kwargs_json` has the
-	// arguments of the environment. With VECTORIZATION_ENVPOOL, `id` is one of EnvPool with several players, who act one
-	// after the other or all in each step. NOT_FOUND if the packages are not installed, and for an unknown id; INVALID_ARGUMENT
-	// with a task, transforms or VECTORIZATION_NATIVE, in an update per row, and for an
+	// arguments of the environment. With VECTORIZATION_ENVPOOL, `id` names an environment of EnvPool with several
+	// players, who act one after the other or all in each step. NOT_FOUND if the packages are not installed, and for an
+	// unknown id; INVALID_ARGUMENT with a task, transforms or VECTORIZATION_NATIVE, in an update per row, and for an
 	// environment of the other interface. The spaces that the server announces are Dict spaces that have the spaces of all
 	// possible agents by their names. A change of the environment keeps it.
 	MultiAgent MultiAgentApi `protobuf:"varint,201,opt,name=multi_agent,json=multiAgent,proto3,enum=rollserve.v1.MultiAgentApi" json:"multi_agent,omitempty"`
@@ -812,7 +812,7 @@ type CastObservations struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The type, not that of truth values, else INVALID_ARGUMENT.
+	// The type: any but DATA_TYPE_BOOL, else INVALID_ARGUMENT.
 	DataType DataType `protobuf:"varint,1,opt,name=data_type,json=dataType,proto3,enum=rollserve.v1.DataType" json:"data_type,omitempty"`
 	// The leaves to convert, by their names; empty for all. INVALID_ARGUMENT for a name that no leaf has, and for a leaf
 	// that is no Box, if it is named; other leaves than Boxes stay as they are.

@@ -107,8 +107,8 @@ type EpisodeBatch struct {
 	// to episode, except in fragment calls. Together with seed, policy version and environment version, it determines the
 	// episode.
 	EpisodeIndices []uint64 `protobuf:"fixed64,1,rep,packed,name=episode_indices,json=episodeIndices,proto3" json:"episode_indices,omitempty"`
-	// (S) The number of steps of the same episode before this segment, including those of earlier calls. 0 at an
-	// episode's start.
+	// (S) The number of steps of the same episode before this segment, in this call and earlier ones. 0 at an episode's
+	// start.
 	FirstSteps []uint64 `protobuf:"fixed64,2,rep,packed,name=first_steps,json=firstSteps,proto3" json:"first_steps,omitempty"`
 	// (S) The number of steps in the segment; at least 1. The sum is T.
 	Lengths []uint32 `protobuf:"fixed32,3,rep,packed,name=lengths,proto3" json:"lengths,omitempty"`
@@ -150,7 +150,7 @@ type EpisodeBatch struct {
 	// masks' alone: the environment's own values of such names are dropped. When joining messages, a column that a
 	// message lacks is a gap of all its rows. The type of a name is the same within an episode, or within a fragment, and
 	// can differ between them, as the environment's values do: when joining, convert to the smallest type that holds each
-	// value, which is that of numpy's `result_type`, but uint64 for signed integers beside uint64. If no type does, because
+	// value: the result of numpy's `result_type`, but uint64 for signed integers beside uint64. If no type does, because
 	// a negative integer is beside uint64 or one beyond 2^53 beside floats, drop all values of the name. The shape of a
 	// name is the same within a message, and can differ between messages: keep the shape of the first one, and leave gaps
 	// for the others.
@@ -184,11 +184,11 @@ type EpisodeBatch struct {
 	// Each (S, *H). The recurrent state after each segment's last step, by name: where the episode goes on, the next
 	// segment's `initial_states`. Only with `return_last_states` of the call; empty for agents that are not recurrent.
 	LastStates []*NamedTensor `protobuf:"bytes,23,rep,name=last_states,json=lastStates,proto3" json:"last_states,omitempty"`
-	// (S) The sum of the raw rewards of the same episode before this segment, added up step by step, including those of
-	// earlier calls; with the segment's own rewards, the episode's return so far. Only with `return_returns_before` of the
+	// (S) The sum of the raw rewards of the same episode before this segment, in this call and earlier ones, added up
+	// step by step; with the segment's own rewards, the episode's return so far. Only with `return_returns_before` of the
 	// call. Empty if all `first_steps` are 0.
 	ReturnsBefore []float64 `protobuf:"fixed64,24,rep,packed,name=returns_before,json=returnsBefore,proto3" json:"returns_before,omitempty"`
-	// (S) The discounted return R of the same episode after the step before this segment, including those of earlier
+	// (S) The discounted return R of the same episode after the step before this segment, with the rewards of earlier
 	// calls: R[t] = `return_discount` · R[t - 1] + reward[t], with R = 0 before an episode's first step. Only with
 	// `return_discount` of the call.
 	DiscountedReturnsBefore []float64 `protobuf:"fixed64,51,rep,packed,name=discounted_returns_before,json=discountedReturnsBefore,proto3" json:"discounted_returns_before,omitempty"`
@@ -410,11 +410,11 @@ func (x *EpisodeBatch) GetRowIndices() []uint32 {
 // A column of observations that are stacks of the last K frames, O = (K, *F), with each frame once. Each observation
 // has all frames of the one before except the first, followed by a new one.
 //
-// The frames of the S segments follow each other. A segment of `lengths[s]` steps has `lengths[s]` + K frames: those of
-// its first observation, then the newest frame of each following observation, including the last observation. So the
-// segment's observation of step t, counted from 0, is its frames t to t + K - 1, and its last observation is its last K
-// frames. Both are exactly what the plain columns would hold; where frames do not overlap like this, the plain columns
-// come.
+// The frames of the S segments follow each other. A segment of `lengths[s]` steps has `lengths[s]` + K frames: the
+// frames of its first observation, then the newest frame of each following observation, including the last observation.
+// So the segment's observation of step t, counted from 0, is its frames t to t + K - 1, and its last observation is its
+// last K frames. Both are exactly what the plain columns would hold; where frames do not overlap like this, the plain
+// columns come.
 //
 // The observations of one segment need not be copied: they are a view of the frames, of shape (`lengths[s]`, K, *F),
 // whose first two strides are both the size of a frame.
@@ -642,8 +642,8 @@ func (x *Progress) GetWorkerIdle() *durationpb.Duration {
 // `first_episode_index`, which is the first delivered one. The call leaves out `expected_policy_version`,
 // `expected_environment_version`, `prefetch` and `agent_update`.
 //
-// Of an episode that arrived in part, all steps come again; the client drops those that it has. If only the account is
-// missing of ObtainSamples, no steps are left to ask for: the call asks for the last episode once more, with the
+// Of an episode that arrived in part, all steps come again; the client drops the steps that it has. If only the account
+// is missing of ObtainSamples, no steps are left to ask for: the call asks for the last episode once more, with the
 // requested steps less those before that episode, and drops it.
 type Beginning struct {
 	state         protoimpl.MessageState
@@ -673,7 +673,7 @@ type Beginning struct {
 	// The number of workers of the call, fixed to its end. 0 from servers that do not report it.
 	WorkerCount uint32 `protobuf:"varint,10,opt,name=worker_count,json=workerCount,proto3" json:"worker_count,omitempty"`
 	// Whether the call has made its `agent_update`. False from servers that do not know that field, and sample with the
-	// agent that is there.
+	// present agent.
 	AgentUpdated bool `protobuf:"varint,11,opt,name=agent_updated,json=agentUpdated,proto3" json:"agent_updated,omitempty"`
 	// The space of the observations of `environment_version`. Only with `return_spaces` of the call.
 	ObservationSpace *Space `protobuf:"bytes,20,opt,name=observation_space,json=observationSpace,proto3" json:"observation_space,omitempty"`
@@ -805,7 +805,7 @@ func (x *Beginning) GetActionSpace() *Space {
 }
 
 // Memory of the server that the client can read large messages from, instead of receiving them. It has no name in any
-// file system: it is freed when the last process that has it open ends, however it ends.
+// file system: it is freed when the last process that holds it open ends, however it ends.
 //
 // The client opens it as /proc/`process_id`/fd/`file_descriptor`, for reading and writing, and maps `size` bytes. That
 // works for a process of the same user, on the same machine, in the same PID namespace. The client should check that
@@ -954,7 +954,7 @@ func (x *SharedMessage) GetSize() uint64 {
 // Every step is counted: carried plus simulated steps equal the sum of the delivered, kept, superseded, cancelled,
 // lost, idle, discarded, stale, overflow and unsent steps. Only steps that a lost worker had not reported yet are not
 // counted. For a stream, each count is the sum over its rounds: steps that one round keeps are carried by the next one.
-// `first_episode_index` and `row_step_count` are those of the first round, and seed and versions those of the last.
+// `first_episode_index` and `row_step_count` describe the first round; seed and versions describe the last round.
 type Account struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
@@ -969,8 +969,8 @@ type Account struct {
 	// Steps simulated earlier that are settled in this account: kept by earlier calls, simulated for calls that ended
 	// without an account, or simulated between calls.
 	CarriedStepCount uint64 `protobuf:"varint,4,opt,name=carried_step_count,json=carriedStepCount,proto3" json:"carried_step_count,omitempty"`
-	// Steps of episodes beyond the last delivered one, which were started because the call was expected to need them.
-	// They are kept for the next call that continues in the same sequence with the same policy and environment.
+	// Steps of episodes beyond the last delivered one, which the server started because it expected the call to need
+	// them. They are kept for the next call that continues in the same sequence with the same policy and environment.
 	KeptStepCount uint64 `protobuf:"varint,5,opt,name=kept_step_count,json=keptStepCount,proto3" json:"kept_step_count,omitempty"`
 	// Steps discarded that earlier calls had kept, or that were prefetched, and that no call can use any more: policy or
 	// environment were updated, or a call continued in the same sequence in another way.
@@ -1074,8 +1074,8 @@ type Account struct {
 	// Delivered steps with a NaN or an infinity in their reward, their observation, or the observation after the last step
 	// of an episode or fragment. With many agents, the agents' steps. Evaluations that return no episodes count none.
 	NonFiniteStepCount uint64 `protobuf:"varint,45,opt,name=non_finite_step_count,json=nonFiniteStepCount,proto3" json:"non_finite_step_count,omitempty"`
-	// For environments with many agents, the moments of each delivered policy, by name: of the steps of all agents for which
-	// it acted, whatever its version. `observation_moments` and `return_moments` of this message are then not set.
+	// For environments with many agents, the moments of each delivered policy, by name: of the steps of all agents that
+	// it acted for, whatever its version. `observation_moments` and `return_moments` of this message are then not set.
 	PolicyMoments []*PolicyMoments `protobuf:"bytes,204,rep,name=policy_moments,json=policyMoments,proto3" json:"policy_moments,omitempty"`
 }
 
@@ -1427,7 +1427,7 @@ type PolicyMoments struct {
 
 	// The policy's name.
 	Policy string `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
-	// The moments of the observations of the agents for which it acted, as in Account.
+	// The moments of the observations of the agents that the policy acted for, as in Account.
 	ObservationMoments []*NamedMoments `protobuf:"bytes,2,rep,name=observation_moments,json=observationMoments,proto3" json:"observation_moments,omitempty"`
 	// The moments of the discounted returns after each step of these agents' lives, as in Account. R is 0 before a life's
 	// first step; `rewards_before` of PolicyBatch do not count.

@@ -95,8 +95,8 @@ type GetMetricsRequest struct {
 	// The `log_id` of the response that `since` derives from. FAILED_PRECONDITION (SAMPLER_RUN) if the server keeps
 	// another log now. If empty, `since` counts in whichever log there is.
 	LogId string `protobuf:"bytes,3,opt,name=log_id,json=logId,proto3" json:"log_id,omitempty"`
-	// Whether the stream goes on with each record to come until the client cancels it. Otherwise it ends with the last
-	// record that is there.
+	// Whether the stream goes on with each record to come until the client cancels it. Otherwise it ends with the newest
+	// record.
 	Follow bool `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
 }
 

@@ -175,10 +175,9 @@ type PolicyBatch struct {
 	// The policy's name.
 	Policy string `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
 	// The segments. `policy_versions` has the version of this policy: the number of the update of the agent that made it.
-	// `terminated`, `truncated` and the last observations are those of the agents; a life that the end of its episode
-	// ends, as by a limit of steps, is truncated. The reward of a step is the sum of what the agent gets until it acts
-	// again. `environment_infos` came with the observation after the step, and `episode_infos` with the first one of the
-	// life.
+	// `terminated`, `truncated` and the last observations are the agents' own; a life that the end of its episode ends,
+	// as by a limit of steps, is truncated. The reward of a step is the sum of what the agent gets until it acts again.
+	// `environment_infos` came with the observation after the step, and `episode_infos` with the first one of the life.
 	Batch *EpisodeBatch `protobuf:"bytes,2,opt,name=batch,proto3" json:"batch,omitempty"`
 	// (S) The agent of each segment: its position among `agents`.
 	AgentPositions []uint32 `protobuf:"fixed32,3,rep,packed,name=agent_positions,json=agentPositions,proto3" json:"agent_positions,omitempty"`

@@ -20,7 +20,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Which policy acts for which agent of an environment with many agents.
+// The policy for each agent, in an environment with many agents.
 //
 // Where several rules match an agent, its name comes before its position, and that before the longest prefix.
 type PolicyMap struct {
@@ -193,7 +193,7 @@ type PolicyChoice struct {
 	Policy string `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
 	// The version: 0 for the policy's current one, -k for the k-th version of this policy before it or the oldest one if
 	// fewer are held, or a version's number. INVALID_ARGUMENT for a number that is not held: the sampler keeps a policy's
-	// versions with those of its agent, and those that its map names.
+	// versions with its versions of the agent, and the versions that its map names.
 	Version int64 `protobuf:"zigzag64,2,opt,name=version,proto3" json:"version,omitempty"`
 	// A finite number from 0, else INVALID_ARGUMENT. The chance of a choice is its part of the sum of the weights. A choice
 	// of weight 0 never acts: the sampler holds its version, for maps of evaluations.

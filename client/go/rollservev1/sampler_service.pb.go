@@ -461,8 +461,8 @@ type PolicyUpdates struct {
 	// for a name that is empty, or that the map does not name; for a policy that acts for no agent of the environment, or
 	// for agents with different spaces; and for `policies` within one of them.
 	Policies map[string]*AgentUpdate `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty" protobuf_key:"bytes,1,opt,name=key,proto3" protobuf_val:"bytes,2,opt,name=value,proto3"`
-	// Which policy acts for which agent. Not set: the present map; before there is one, a policy acts for the agent of its
-	// name and for agents whose names are its name, `_` and more, and a single policy for all. INVALID_ARGUMENT if an agent
+	// The policy for each agent. Not set: the present map; before there is one, a policy acts for the agent of its name
+	// and for agents whose names are its name, `_` and more, and a single policy for all. INVALID_ARGUMENT if an agent
 	// has no rule.
 	PolicyMap *PolicyMap `protobuf:"bytes,2,opt,name=policy_map,json=policyMap,proto3" json:"policy_map,omitempty"`
 }
@@ -1329,9 +1329,9 @@ func (x *ObtainSamplesRequest) GetFragments() *Fragments {
 // so on of the sequence of the seed, each one once the one before has ended. Each call delivers the next `step_count` /
 // R steps of each row, cut into fragments: a fragment is what one call delivers of one episode. Workers come in the
 // order of their indices. Of each worker, the fragments of episodes that ended come first, in the order in which they
-// ended (by row where several ended with the same step of all rows), then those of episodes that continue, by row. A
-// fragment of an episode that continues has neither flag set, and its last observation is the first one of the next
-// fragment.
+// ended (by row where several ended with the same step of all rows); the fragments of episodes that continue come next,
+// by row. A fragment of an episode that continues has neither flag set, and its last observation is the first one of
+// the next fragment.
 //
 // A row sequence belongs to a seed, an environment version, a maximum episode length, a kind of horizon and a
 // `return_discount`, or none: calls of one discount continue another row sequence than calls of another one or of none,
@@ -1553,8 +1553,7 @@ type SamplingOptions struct {
 	// leaves the update out, and names the version.
 	AgentUpdate *AgentUpdate `protobuf:"bytes,22,opt,name=agent_update,json=agentUpdate,proto3" json:"agent_update,omitempty"`
 	// Whether to deliver `last_values`: the value of each segment's last observation, by the version that acted.
-	// INVALID_ARGUMENT for an agent without a number `value` among its infos, and for such a policy among those that are
-	// delivered.
+	// INVALID_ARGUMENT for an agent without a number `value` among its infos, and if a delivered policy has none.
 	ReturnLastValues bool `protobuf:"varint,25,opt,name=return_last_values,json=returnLastValues,proto3" json:"return_last_values,omitempty"`
 	// Whether to deliver `last_states`: the recurrent states after each segment's last step. No effect with agents that
 	// are not recurrent.
@@ -1563,9 +1562,9 @@ type SamplingOptions struct {
 	ReturnReturnsBefore bool `protobuf:"varint,27,opt,name=return_returns_before,json=returnReturnsBefore,proto3" json:"return_returns_before,omitempty"`
 	// Whether Beginning has the spaces of the environment that the call samples in.
 	ReturnSpaces bool `protobuf:"varint,28,opt,name=return_spaces,json=returnSpaces,proto3" json:"return_spaces,omitempty"`
-	// Whether the account has the moments of the delivered observations, or where there are many agents, of those of each
-	// policy. INVALID_ARGUMENT with `blackhole`, if the observation space has no Box or MultiBinary leaf, and if such leaves
-	// have more than 131,072 elements in all: the account takes 16 bytes for each, beside `max_message_bytes`.
+	// Whether the account has the moments of the delivered observations, for each policy where there are many agents.
+	// INVALID_ARGUMENT with `blackhole`, if the observation space has no Box or MultiBinary leaf, and if such leaves have
+	// more than 131,072 elements in all: the account takes 16 bytes for each, beside `max_message_bytes`.
 	ObservationMoments bool `protobuf:"varint,31,opt,name=observation_moments,json=observationMoments,proto3" json:"observation_moments,omitempty"`
 	// The discount of the returns whose moments the account has, from 0 to 1, else INVALID_ARGUMENT. INVALID_ARGUMENT with
 	// `blackhole`. Batches have `discounted_returns_before`. For fragments, it belongs to the row sequence, see Fragments.
@@ -3379,7 +3378,7 @@ type StreamRound struct {
 	FirstEpisodeIndex uint64 `protobuf:"varint,6,opt,name=first_episode_index,json=firstEpisodeIndex,proto3" json:"first_episode_index,omitempty"`
 	// The number of steps in the round.
 	StepCount uint64 `protobuf:"varint,7,opt,name=step_count,json=stepCount,proto3" json:"step_count,omitempty"`
-	// The number of episodes; of fragments, of those that ended.
+	// The number of episodes; for fragments, of the episodes that ended.
 	EpisodeCount uint64 `protobuf:"varint,8,opt,name=episode_count,json=episodeCount,proto3" json:"episode_count,omitempty"`
 	// The number of updates of the agent since the round's version, when the round began to be sent.
 	PolicyLag uint64 `protobuf:"varint,9,opt,name=policy_lag,json=policyLag,proto3" json:"policy_lag,omitempty"`
@@ -4584,7 +4583,7 @@ type isEvaluateResponse_Content interface {
 type EvaluateResponse_Beginning struct {
 	// The start of the stream: what its episodes are a function of. The environment version is 0 for an environment
 	// from the request. If the stream breaks, the same request with this seed, run and versions (except that 0) has the
-	// same result, unless the class is WORKER. All episodes come again: drop those of the broken stream.
+	// same result, unless the class is WORKER. All episodes come again: drop the episodes of the broken stream.
 	Beginning *Beginning `protobuf:"bytes,1,opt,name=beginning,proto3,oneof"`
 }
 
@@ -4844,10 +4843,11 @@ type RecordDatasetRequest struct {
 	//	*RecordDatasetRequest_EpisodeCount
 	//	*RecordDatasetRequest_StepCount
 	Amount isRecordDatasetRequest_Amount `protobuf_oneof:"amount"`
-	// Options of sampling. Not set, `seed` is a random one, or that of the dataset. FAILED_PRECONDITION (DATASET_DIFFERS)
-	// if the dataset was recorded with another seed, first episode, agent, environment, maximum length or exploration.
-	// INVALID_ARGUMENT for `agent_update`, `prefetch`, `blackhole`, moments and deliveries of single policies, for an
-	// environment version that is not the current one, and in environments with many agents or where rows differ.
+	// Options of sampling. If `seed` is not set, the dataset's seed counts; a new dataset gets a random one.
+	// FAILED_PRECONDITION (DATASET_DIFFERS) if the dataset was recorded with another seed, first episode, agent,
+	// environment, maximum length or exploration. INVALID_ARGUMENT for `agent_update`, `prefetch`, `blackhole`, moments
+	// and deliveries of single policies, for an environment version that is not the current one, and in environments with
+	// many agents or where rows differ.
 	Options *SamplingOptions `protobuf:"bytes,5,opt,name=options,proto3" json:"options,omitempty"`
 	// What a new dataset says about itself. A dataset that exists keeps its own.
 	Description *DatasetDescription `protobuf:"bytes,6,opt,name=description,proto3" json:"description,omitempty"`

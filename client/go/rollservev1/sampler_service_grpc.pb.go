@@ -48,7 +48,7 @@ type SamplerServiceClient interface {
 	// and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
 	// and updates go on meanwhile. Equal environments are asked once.
 	//
-	// The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+	// The limits of memory and time are the same as when UpdateEnv tries environments. A method that raises an error,
 	// ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
 	// hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
 	// EnvPool's, and for environments of a profile.
@@ -78,10 +78,11 @@ type SamplerServiceClient interface {
 	// that order as they become ready, and one account. If the call has to queue, agent, environment and the conditions
 	// on versions are evaluated when it is admitted.
 	//
-	// Reasons: with `agent_update` those of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION,
-	// POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL,
-	// FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS,
-	// TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
+	// Reasons: with `agent_update`, also the reasons of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+	// UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT,
+	// MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG,
+	// TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY,
+	// ENV_FAILED.
 	ObtainSamples(ctx context.Context, in *ObtainSamplesRequest, opts ...grpc.CallOption) (SamplerService_ObtainSamplesClient, error)
 	// Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers:
 	// first all episodes of worker 0, then all of worker 1, and so on. After an update of environments per row, the
@@ -118,7 +119,7 @@ type SamplerServiceClient interface {
 	// that calls sample with. Versions that are neither current nor in use are evicted, oldest first, while they take
 	// more memory than `--max-kept-agent-bytes` (1 GiB by default). Does not wait for the workers.
 	//
-	// Reasons: only those of any RPC.
+	// Reasons: only what any RPC can fail with.
 	ListAgentVersions(ctx context.Context, in *ListAgentVersionsRequest, opts ...grpc.CallOption) (*ListAgentVersionsResponse, error)
 	// Returns all that another server needs to go on as the sampler would: the versions of agents and environments that are
 	// kept, where its sequences stand, with the actions that lead there, and its counters. Calls that run count as not
@@ -152,16 +153,16 @@ type SamplerServiceClient interface {
 	// episodes if they are requested, and the evaluation. While the call queues, or environments are being made, progress
 	// comes before the beginning.
 	//
-	// Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+	// Reasons: for an environment from the request, the reasons of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
 	// UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
 	// NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
 	// WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
 	Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (SamplerService_EvaluateClient, error)
 	// Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
-	// call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
-	// one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
-	// the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
-	// can come first, as in Evaluate.
+	// call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over
+	// the workers. Where rows are stepped one by one, the returns equal the returns from Evaluate after an update with a
+	// member's parameters, in the order of the members, however many workers there are. The stream has its beginning,
+	// progress, and the evaluation; progress can come first, as in Evaluate.
 	//
 	// Episodes run in rows that are stepped one by one, so the environment has to offer that, with the same spaces:
 	// INVALID_ARGUMENT for EnvPool's and, for example, for native rows of ALE's games.
@@ -176,7 +177,7 @@ type SamplerServiceClient interface {
 	// episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
 	// on meanwhile; the child process has a lower priority.
 	//
-	// The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+	// The limits of memory and time are the same as when UpdateEnv tries environments. Two of these calls run at a time
 	// (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
 	//
 	// INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
@@ -185,7 +186,7 @@ type SamplerServiceClient interface {
 	//
 	// Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
 	// ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
-	// TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
+	// TOO_MANY_STALLED_CALLS; for a sampled episode, also the reasons of ObtainSamples.
 	RenderEpisode(ctx context.Context, in *RenderEpisodeRequest, opts ...grpc.CallOption) (SamplerService_RenderEpisodeClient, error)
 	// Streams a record of each ended episode, such as its return and length: of whole episodes, of fragments and of
 	// evaluations, in the order in which calls have delivered them. Members of populations have none. The server keeps
@@ -225,7 +226,7 @@ type SamplerServiceClient interface {
 	// The client needs the scope `data:read`, and `sample` for live episodes.
 	//
 	// Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
-	// PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
+	// PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes, also the reasons of ObtainSamples.
 	ReadDataset(ctx context.Context, in *ReadDatasetRequest, opts ...grpc.CallOption) (SamplerService_ReadDatasetClient, error)
 	// Creates a sampler beside `default`, with workers, versions, sequences, queues and limits of its own. Responds once
 	// its workers are ready. A creation that fails, or whose RPC ends early, leaves nothing. An operator permits samplers
@@ -234,17 +235,17 @@ type SamplerServiceClient interface {
 	// A sampler has a lease: it is deleted when no RPC has named it for so long. Each RPC that names it renews the lease,
 	// and an open one keeps it.
 	//
-	// Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, those of UpdateEnv except
+	// Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, the reasons of UpdateEnv except
 	// UNEXPECTED_VERSION, and WORKER_LOST (the workers did not start within `--start-seconds`).
 	CreateSampler(ctx context.Context, in *CreateSamplerRequest, opts ...grpc.CallOption) (*CreateSamplerResponse, error)
 	// Deletes a sampler that CreateSampler has created. Its open calls end with NOT_FOUND (SAMPLER_DELETED), and so do
 	// later ones. Responds once its workers have ended.
 	//
-	// Reasons: only those of any RPC.
+	// Reasons: only what any RPC can fail with.
 	DeleteSampler(ctx context.Context, in *DeleteSamplerRequest, opts ...grpc.CallOption) (*DeleteSamplerResponse, error)
 	// Lists the samplers of the server. Does not renew their leases.
 	//
-	// Reasons: only those of any RPC.
+	// Reasons: only what any RPC can fail with.
 	ListSamplers(ctx context.Context, in *ListSamplersRequest, opts ...grpc.CallOption) (*ListSamplersResponse, error)
 }
 
@@ -764,7 +765,7 @@ type SamplerServiceServer interface {
 	// and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
 	// and updates go on meanwhile. Equal environments are asked once.
 	//
-	// The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+	// The limits of memory and time are the same as when UpdateEnv tries environments. A method that raises an error,
 	// ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
 	// hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
 	// EnvPool's, and for environments of a profile.
@@ -794,10 +795,11 @@ type SamplerServiceServer interface {
 	// that order as they become ready, and one account. If the call has to queue, agent, environment and the conditions
 	// on versions are evaluated when it is admitted.
 	//
-	// Reasons: with `agent_update` those of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION,
-	// POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL,
-	// FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS,
-	// TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
+	// Reasons: with `agent_update`, also the reasons of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+	// UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT,
+	// MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG,
+	// TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY,
+	// ENV_FAILED.
 	ObtainSamples(*ObtainSamplesRequest, SamplerService_ObtainSamplesServer) error
 	// Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers:
 	// first all episodes of worker 0, then all of worker 1, and so on. After an update of environments per row, the
@@ -834,7 +836,7 @@ type SamplerServiceServer interface {
 	// that calls sample with. Versions that are neither current nor in use are evicted, oldest first, while they take
 	// more memory than `--max-kept-agent-bytes` (1 GiB by default). Does not wait for the workers.
 	//
-	// Reasons: only those of any RPC.
+	// Reasons: only what any RPC can fail with.
 	ListAgentVersions(context.Context, *ListAgentVersionsRequest) (*ListAgentVersionsResponse, error)
 	// Returns all that another server needs to go on as the sampler would: the versions of agents and environments that are
 	// kept, where its sequences stand, with the actions that lead there, and its counters. Calls that run count as not
@@ -868,16 +870,16 @@ type SamplerServiceServer interface {
 	// episodes if they are requested, and the evaluation. While the call queues, or environments are being made, progress
 	// comes before the beginning.
 	//
-	// Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+	// Reasons: for an environment from the request, the reasons of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
 	// UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
 	// NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
 	// WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
 	Evaluate(*EvaluateRequest, SamplerService_EvaluateServer) error
 	// Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
-	// call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
-	// one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
-	// the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
-	// can come first, as in Evaluate.
+	// call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over
+	// the workers. Where rows are stepped one by one, the returns equal the returns from Evaluate after an update with a
+	// member's parameters, in the order of the members, however many workers there are. The stream has its beginning,
+	// progress, and the evaluation; progress can come first, as in Evaluate.
 	//
 	// Episodes run in rows that are stepped one by one, so the environment has to offer that, with the same spaces:
 	// INVALID_ARGUMENT for EnvPool's and, for example, for native rows of ALE's games.
@@ -892,7 +894,7 @@ type SamplerServiceServer interface {
 	// episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
 	// on meanwhile; the child process has a lower priority.
 	//
-	// The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+	// The limits of memory and time are the same as when UpdateEnv tries environments. Two of these calls run at a time
 	// (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
 	//
 	// INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
@@ -901,7 +903,7 @@ type SamplerServiceServer interface {
 	//
 	// Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
 	// ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
-	// TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
+	// TOO_MANY_STALLED_CALLS; for a sampled episode, also the reasons of ObtainSamples.
 	RenderEpisode(*RenderEpisodeRequest, SamplerService_RenderEpisodeServer) error
 	// Streams a record of each ended episode, such as its return and length: of whole episodes, of fragments and of
 	// evaluations, in the order in which calls have delivered them. Members of populations have none. The server keeps
@@ -941,7 +943,7 @@ type SamplerServiceServer interface {
 	// The client needs the scope `data:read`, and `sample` for live episodes.
 	//
 	// Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
-	// PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
+	// PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes, also the reasons of ObtainSamples.
 	ReadDataset(*ReadDatasetRequest, SamplerService_ReadDatasetServer) error
 	// Creates a sampler beside `default`, with workers, versions, sequences, queues and limits of its own. Responds once
 	// its workers are ready. A creation that fails, or whose RPC ends early, leaves nothing. An operator permits samplers
@@ -950,17 +952,17 @@ type SamplerServiceServer interface {
 	// A sampler has a lease: it is deleted when no RPC has named it for so long. Each RPC that names it renews the lease,
 	// and an open one keeps it.
 	//
-	// Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, those of UpdateEnv except
+	// Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, the reasons of UpdateEnv except
 	// UNEXPECTED_VERSION, and WORKER_LOST (the workers did not start within `--start-seconds`).
 	CreateSampler(context.Context, *CreateSamplerRequest) (*CreateSamplerResponse, error)
 	// Deletes a sampler that CreateSampler has created. Its open calls end with NOT_FOUND (SAMPLER_DELETED), and so do
 	// later ones. Responds once its workers have ended.
 	//
-	// Reasons: only those of any RPC.
+	// Reasons: only what any RPC can fail with.
 	DeleteSampler(context.Context, *DeleteSamplerRequest) (*DeleteSamplerResponse, error)
 	// Lists the samplers of the server. Does not renew their leases.
 	//
-	// Reasons: only those of any RPC.
+	// Reasons: only what any RPC can fail with.
 	ListSamplers(context.Context, *ListSamplersRequest) (*ListSamplersResponse, error)
 	mustEmbedUnimplementedSamplerServiceServer()
 }

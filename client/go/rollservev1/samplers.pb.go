@@ -243,7 +243,7 @@ type CreateSamplerRequest struct {
 	unknownFields protoimpl.UnknownFields
 
 	// The new sampler's name: 1 to 63 of the characters `a` to `z`, `0` to `9` and `-`, else INVALID_ARGUMENT.
-	// ALREADY_EXISTS (SAMPLER_EXISTS) if there is one of this name, except with `exist_ok`.
+	// ALREADY_EXISTS (SAMPLER_EXISTS) if a sampler of this name exists, except with `exist_ok`.
 	Sampler string `protobuf:"bytes,1,opt,name=sampler,proto3" json:"sampler,omitempty"`
 	// The environment to start with; as in UpdateEnv.
 	Environment *Environment `protobuf:"bytes,2,opt,name=environment,proto3" json:"environment,omitempty"`

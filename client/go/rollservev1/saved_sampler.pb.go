@@ -51,8 +51,8 @@ type SavedRecord struct {
 	//	*SavedRecord_Run
 	//	*SavedRecord_Move
 	Part isSavedRecord_Part `protobuf_oneof:"part"`
-	// Whether the record goes on with the one before it, whose part has the same name: its agents, policies, rows or workers
-	// stand behind those of that record. Its other fields have no meaning.
+	// Whether the record goes on with the one before it, whose part has the same name: its agents, policies, rows or
+	// workers come after the ones in that record. Its other fields have no meaning.
 	GoesOn bool `protobuf:"varint,8,opt,name=goes_on,json=goesOn,proto3" json:"goes_on,omitempty"`
 }
 
@@ -942,7 +942,7 @@ type SavedRowEnvironments struct {
 	// Whether there is one for each row.
 	IsPerRow bool `protobuf:"varint,2,opt,name=is_per_row,json=isPerRow,proto3" json:"is_per_row,omitempty"`
 	// The environments that the operator's profiles have made of `rows`, one for each, if any of them names a profile;
-	// those of no profile are empty. Only in a journal: they may have the operator's passwords.
+	// empty for a row without a profile. Only in a journal: they may have the operator's passwords.
 	Profiled []*Environment `protobuf:"bytes,3,rep,name=profiled,proto3" json:"profiled,omitempty"`
 }
 
@@ -1358,7 +1358,7 @@ type SavedPolicies struct {
 
 	// The versions of each policy by its name that the map names.
 	Policies map[string]*SavedPolicy `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty" protobuf_key:"bytes,1,opt,name=key,proto3" protobuf_val:"bytes,2,opt,name=value,proto3"`
-	// Which policy acts for which agent.
+	// The policy for each agent.
 	PolicyMap *PolicyMap `protobuf:"bytes,2,opt,name=policy_map,json=policyMap,proto3" json:"policy_map,omitempty"`
 }
 
@@ -1409,7 +1409,7 @@ func (x *SavedPolicies) GetPolicyMap() *PolicyMap {
 }
 
 // The versions of a policy: the current one, those before it in falling order up to the oldest one that the map counts
-// back to, and then those that the map names by number.
+// back to, and then the versions that the map names by number.
 type SavedPolicy struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache

@@ -394,7 +394,7 @@ def with_moments(update: AgentUpdate, moments: RunningMoments | Mapping[str, Run
 
     Args:
         update: the update.
-        moments: the moments; of policies by name, those of some of the update's policies.
+        moments: the moments; for policies by name, a mapping from some of their names to moments.
 
     Raises:
         TypeError: no moments, an agent whose parameters are not in the update, or a policy that is not in it.

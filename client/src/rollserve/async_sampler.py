@@ -81,7 +81,7 @@ def aconnect(
         target: address of the server: "host:port", or a name with one of gRPC's schemes, such as "unix:/a/path"; or the
             name of a context, a table of the file `~/.config/rollserve/contexts.toml` with the keys `address`, `ca`,
             `cert`, `key` and `token_file`. Several addresses with commas between them, or "dns:///host:port" for all
-            addresses of a name, stand for gateways of which one has the sampler.
+            addresses of a name, stand for several gateways; one of them has the sampler.
         sampler: name of the sampler; empty for the default one.
         timeout: seconds that an update may take, and that a sampling call may go without any progress. A long call does
             not reach the timeout as long as it makes steps. A call that begins while the server is away waits for it as
@@ -95,7 +95,7 @@ def aconnect(
             was received that way.
         shared: whether the client uses agents and environments that other clients of the same sampler set. By default,
             calls fail with a PreconditionError (`Reason.UNEXPECTED_VERSION`) once another client has replaced or
-            changed what this client set. A client that has set nothing uses what is there.
+            changed what this client set. A client that has set nothing uses the present agent and environment.
         credentials: credentials of gRPC, which encrypt the connection, instead of files.
         ca: PEM file with certificates of authorities, to encrypt the connection if one of them signed the server's.
             Without it, and with `cert` or `credentials`, gRPC's own list of authorities counts. By default the
@@ -517,10 +517,10 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     ) -> Video:
         """Return a video of an episode, which the server replays in an environment of its own.
 
-        The episode is one of a batch, or one that the server samples for that: the episode of this index in the
+        The episode comes from a batch, or the server samples it for the video: the episode of this index in the
         sequence of the seed, as `obtain_samples` would deliver it. The server compares the replay with the episode bit
         by bit, so that the video shows what was sampled. Workers go on sampling meanwhile. Where rows are stepped at
-        once (class BLOCK), the sampled episode is one of the same environment stepped one by one.
+        once (class BLOCK), the server samples the episode in the same environment stepped one by one.
 
         >>> (await sampler.render(batch, 3)).save("episode.mp4")  # doctest: +SKIP
         >>> (await sampler.render(seed=1, index=17, overlays=["step", "reward"])).save("episode.mp4")  # doctest: +SKIP
@@ -658,7 +658,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
             timeout: seconds to wait for all records, instead of the timeout given to `aconnect`.
 
         Raises:
-            PreconditionError: the server or its sampler has started again since, so that positions begin anew; the
+            PreconditionError: the server or its sampler has started again since, so that positions begin again; the
                 reason is SAMPLER_RUN.
             RollserveError: the call failed.
             TypeError: an argument of the wrong type.

@@ -49,7 +49,7 @@ _LONG_WORK = (
     samplers_pb2.CreateSamplerRequest,
     samplers_pb2.RestoreSamplerRequest,
 )
-"""Requests for which a server makes environments, or tries an agent; parameters alone are sent as bytes."""
+"""Requests that make a server make environments, or try an agent; parameters alone are sent as bytes."""
 
 
 class BaseSampler(Generic[_Stream, _Rounds, _Reads]):

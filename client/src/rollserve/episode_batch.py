@@ -302,7 +302,7 @@ class EpisodeBatch:
             action_mask: the agent's action mask, if one of the leaves is its source.
 
         Raises:
-            ValueError: another name, integers without a space, texts, or leaves that are not those of the space.
+            ValueError: another name, integers without a space, texts, or leaves that differ from the space's.
         """
         from rollserve import learning
 
@@ -361,7 +361,7 @@ class EpisodeBatch:
             lam: lambda, from 0 to 1; 1 for returns minus values, 0 for errors of one step.
             values: (T,), value of each observation; by default `agent_infos["value"]`.
             last_values: (N,), value of each last observation; by default the batch's `last_values`, if `values` are its
-                own, too. Not needed if all segments terminated; those of terminated segments are not used.
+                own, too. Not needed if all segments terminated; values of terminated segments are not used.
 
         Returns:
             (T,) each, of the widest float of rewards, values and last values.
@@ -949,8 +949,8 @@ class EpisodeBatch:
     ) -> Path:
         """Write whole episodes as a Minari dataset, which `minari.load_dataset` loads; return its folder.
 
-        Minari gets the environment's own rewards and actions, all infos (those of the agent as `agent/NAME`) and the
-        seeds, without JPEG, so that images stay as they are. Seeds of native rows are left out: they make blocks, not
+        Minari gets the environment's own rewards and actions, all infos (the agent's as `agent/NAME`) and the seeds,
+        without JPEG, so that images stay as they are. Seeds of native rows are left out: they make blocks, not
         episodes. Policy versions and episode indices are attributes of the
         episodes, `rollserve_policy_versions` and `rollserve_episode_indices`.
 
@@ -1021,7 +1021,7 @@ class EpisodeBatch:
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write all columns and the receipt, but not the account, to a file of Parquet, with a row for each step.
 
-        The columns are those of `to_arrow`. The last row of a segment also holds what a segment has once, such as
+        The columns are the same as in `to_arrow`. The last row of a segment also holds what a segment has once, such as
         `last_observations`; other rows are null there.
 
         Raises:

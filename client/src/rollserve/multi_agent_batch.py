@@ -114,8 +114,8 @@ class MultiAgentBatch:
     """Parts of E episodes of an environment with many agents, or fragments of them, with T environment steps in all.
 
     An episode has one segment for each life of each agent: from its first observation to its end. All segments in which
-    a policy acted are one EpisodeBatch; its headers `terminated`, `truncated`, `first_steps` and `lengths` are those of
-    the agent's life and count its own steps.
+    a policy acted are one EpisodeBatch; its headers `terminated`, `truncated`, `first_steps` and `lengths` describe the
+    agent's life and count its own steps.
 
     >>> batch = rollserve.MultiAgentBatch.of(sampler.obtain_samples(10_000))  # doctest: +SKIP
     >>> batch.by_policy()["main"].returns.mean()  # doctest: +SKIP
@@ -130,7 +130,7 @@ class MultiAgentBatch:
         agent_step_counts: (E,) int64, number of steps of all agents, also of those whose policies are not delivered.
         policies: the policies that acted. The batches of a stream have one for each version of a policy.
         global_states: (T, *S), the environment's global state before each environment step; None unless
-            `EnvSpec.global_state` asks for it. Its rows are those of `joint()`.
+            `EnvSpec.global_state` asks for it. It has the same rows as `joint()`.
         last_global_states: (E, *S), the global state after the last step of each part; None alike.
         account: account of the call whose whole result the batch is, in environment steps; otherwise None.
         round: round of `Sampler.stream` that the batch is; otherwise None.
@@ -331,7 +331,7 @@ class MultiAgentBatch:
         return dataclasses.replace(self, **columns, policies=tuple(policies))
 
     def _rows_of(self, episode_indices: np.ndarray, env_steps: np.ndarray) -> np.ndarray:
-        """Return where environment steps of episodes are among all of the batch, -1 for those that it does not have."""
+        """Return where environment steps of episodes are among all of the batch, -1 for steps that it does not have."""
         order = np.lexsort((self.first_steps, self.episode_indices))
         known = np.unique(self.episode_indices)
         width = 1 + int(max((self.first_steps + self.lengths).max(initial=0), env_steps.max(initial=0)))

@@ -35,7 +35,7 @@ Compression = Literal["lz4", "zstd"]
 """Lossless codec for columns: lz4 is faster, zstd compresses better."""
 
 StepCount = Literal["env_steps", "agent_steps"]
-"""Steps that count: those of environments, or those of all agents in them."""
+"""Steps that count: steps of environments, or steps of all agents in them."""
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -161,9 +161,9 @@ class EvaluationOptions(TypedDict, total=False):
         env_version: version of the sampler's environment to act in; the current one by default. Not together with
             `env`.
         policy_map: which policies act in an environment with many agents, instead of the sampler's own map: a mapping
-            as of `rollserve.Policies`, or a sequence of them, of which the episode of index i has the one at position i
-            modulo their number. They may name all policies and versions that the sampler holds; versions count back
-            from the version to evaluate; in a population from the members.
+            as of `rollserve.Policies`, or a sequence of them: the episode of index i has the map at position i modulo
+            their number. They may name all policies and versions that the sampler holds; versions count back from the
+            version to evaluate; in a population from the members.
         seed: root seed of the episodes, from 0 to 2**64 - 1. The default is the same for every evaluation, so that all
             versions are measured with the same episodes.
         first_episode_index: index of the first episode in the sequence of the seed; 0 by default.

@@ -38,7 +38,7 @@ class Round:
         row_step_count: for fragments, number of steps that each row had made in the sequence before.
         first_episode_index: for whole episodes, index of the first one.
         num_steps: number of steps.
-        num_episodes: number of episodes; of fragments, of those that ended.
+        num_episodes: number of episodes; for fragments, of the episodes that ended.
         num_rows: for fragments, number of rows of all workers; otherwise 0.
         num_workers: number of workers.
         next_row_step_count: for fragments, `row_step_count` of what follows.
@@ -71,7 +71,7 @@ class Round:
 @briefly
 @dataclass(frozen=True)
 class StreamProgress:
-    """What has become of a stream's rounds so far, as the server last said.
+    """Progress of a stream's rounds, as the server last reported it.
 
     Attributes:
         num_simulated_steps: steps simulated.

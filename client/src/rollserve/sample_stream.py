@@ -87,8 +87,8 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
     def join(self, *, out: EpisodeBuffer | None = None) -> EpisodeBatch:
         """Return the rest of the stream as one batch of whole episodes or fragments, with the account.
 
-        The account is that of the whole stream. If the first part of an episode was read before, its rest is a segment
-        that begins later.
+        The account covers the whole stream. If the first part of an episode was read before, its rest is a segment that
+        begins later.
 
         Args:
             out: buffer to read the batch into, instead of new arrays.

@@ -382,7 +382,7 @@ def env_update_from_proto(
     """Return the result that the response to a request describes.
 
     Raises:
-        ServerError: the server does not know transforms, and has left those of the request out.
+        ServerError: the server does not know transforms, and has left out the request's.
     """
     kept = isinstance(response, samplers_pb2.CreateSamplerResponse) and response.existed  # the request's is not used
     if not (response.has_transforms or kept) and any(each.transforms for each in _environments_of(request)):

@@ -25,7 +25,7 @@ class FixedShapes(gymnasium.Wrapper[Any, Any, Any, Any]):
     |---|---|
     | Sequence | Dict of `items`, all behind each other, and their number `length` |
     | Graph | Dict of `nodes`, `num_nodes`, and if it has edges `edges`, `edge_links` (E, 2) and `num_edges` |
-    | OneOf | Dict of `choice` and the alternatives `"0"`, `"1"` and so on, of which one counts |
+    | OneOf | Dict of `choice` and the alternatives `"0"`, `"1"` and so on; only the chosen one counts |
     | Text actions | MultiDiscrete, an index among `sorted(characters)` each; the number of characters ends the text |
 
     What lies behind the length, and alternatives that do not count, have a constant value of their space in

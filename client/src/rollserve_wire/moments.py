@@ -125,7 +125,7 @@ class RunningMoments:
             self.merge(RunningMoments.of_segments(leaves, np.array(list(num_rows))))
 
     def merge(self, other: RunningMoments) -> None:
-        """Merge other moments, which come after those that are there; `other` stays as it is.
+        """Merge other moments, which come after the present ones; `other` stays as it is.
 
         Raises:
             TypeError: no moments.
@@ -296,7 +296,7 @@ class PolicyMoments:
     """Moments of a policy's part in a call, in an environment with many agents.
 
     Attributes:
-        observations: moments of the observations of the agents for which the policy acted; None without the option
+        observations: moments of the observations of the agents that the policy acted for; None without the option
             `observation_moments`, and where these have no Box or MultiBinary leaves.
         returns: moments of the discounted returns after each step of these agents' lives; None without the option
             `return_discount`.

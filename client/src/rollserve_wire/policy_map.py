@@ -64,7 +64,7 @@ class PolicyRule:
 
     @property
     def acting_choices(self) -> tuple[PolicyChoice, ...]:
-        """The choices that may be drawn: all but those of weight 0."""
+        """The choices that may be drawn: all but choices of weight 0."""
         return tuple(choice for choice in self.choices if choice.weight)
 
     def choose(self, number: float) -> PolicyChoice:
@@ -98,7 +98,7 @@ class PolicyMap:
         """Return the map that a mapping describes.
 
         A key is an agent's name, a prefix with `*` behind it, or a position. A value is the name of a policy; a pair of
-        name and version; or a list of triples of name, version and weight, of which one is drawn for each episode.
+        name and version; or a list of triples of name, version and weight: each episode draws one of them.
 
         >>> PolicyMap.of({"red_*": "main", "blue": [("main", 0, 0.8), ("main", -1, 0.2)]})  # doctest: +SKIP
 

@@ -30,7 +30,7 @@ def briefly(cls: _Class) -> _Class:
 
 
 def value_html(value: Any) -> str:
-    """Return a dataclass as a table of its attributes, without those that are None or empty."""
+    """Return a dataclass as a table of its attributes, without attributes that are None or empty."""
     rows = [(name, _cell(each)) for name, each, _ in _attributes(value) if not _is_empty(each)]
     return f'<div class="rollserve-value"><strong>{type(value).__name__}</strong>{html_table((), rows)}</div>'
 

@@ -63,7 +63,7 @@ class _Checked:
 @briefly
 @dataclass(frozen=True)
 class SignRewards(_Checked):
-    """Rewards of which only the signs are left: -1, 0 or 1."""
+    """Rewards reduced to their signs: -1, 0 or 1."""
 
 
 @briefly
@@ -146,7 +146,7 @@ class CastObservations(_Checked):
 
     Raises:
         TypeError: an attribute of the wrong type.
-        InvalidArgumentError: a dtype that messages cannot hold, or that of truth values.
+        InvalidArgumentError: a dtype that messages cannot hold, or the dtype bool.
     """
 
     dtype: Any

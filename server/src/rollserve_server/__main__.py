@@ -6,7 +6,7 @@ import sys
 __all__ = ["run"]
 
 _HASH_SEED = "PYTHONHASHSEED", "0"
-"""As `rollserve_wire.receipts` has it, which imports numpy."""
+"""Name and value of the variable, as in `rollserve_wire.receipts`, which imports numpy."""
 
 
 def run() -> None:

@@ -90,7 +90,7 @@ class Receiver(Protocol):
 
     @property
     def charged_to(self) -> tuple[str, ...]:
-        """Whom the call is charged to, which clients may share; the first is the client's address."""
+        """Names that the call is charged to, which clients may share; the first is the client's address."""
         ...
 
     @property
@@ -122,7 +122,7 @@ class Admission:
 
     Clients share the places: of the queue, the call of the client with the fewest running calls is admitted next, and a
     call that can pause does so for the call of a client that has less than its share. Calls that run beside each other
-    have weights, by which clients share the workers' time, whatever the number of their calls.
+    have weights, so that clients share the workers' time, whatever the number of their calls.
 
     A call whose client stalls does not count as running: another one is admitted meanwhile. The stalled call keeps
     what it has and goes on as soon as its client reads again. The number of stalled and paused calls is bounded, too:

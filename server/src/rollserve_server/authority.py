@@ -78,12 +78,12 @@ class Authority:
 
     @property
     def starts(self) -> datetime.datetime:
-        """When its certificate becomes valid."""
+        """Time at which the authority's certificate becomes valid."""
         return self._certificate.not_valid_before_utc
 
     @property
     def expires(self) -> datetime.datetime:
-        """When its certificate expires."""
+        """Time at which the authority's certificate expires."""
         return self._certificate.not_valid_after_utc
 
     def server(self, names: Iterable[str], days: float) -> Issued:

@@ -24,7 +24,7 @@ __all__ = ["init_tls_command"]
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _CLIENT_NAME = "client"
 _AUTHORITY_DAYS, _LEAST_TERMS = 3650, 2
-"""How long an authority is valid, and the least number of terms of its certificates for which it has to be."""
+"""Least validity of an authority: in days, and in terms of its certificates."""
 _LABEL = "[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
 _HOST = re.compile(rf"(?=.{{1,253}}$)(\*\.)?{_LABEL}(\.{_LABEL})*")
 _MAX_COMMON_NAME = 64
@@ -103,7 +103,7 @@ def _is_address(name: str) -> bool:
 
 
 def _make(folder: Path, names: Iterable[str], client_name: str, days: int) -> str:
-    """Write all files, none of which may exist; return what to do with them."""
+    """Write all files, or fail if one exists; return what to do with them."""
     # Imported late, for a quick --help.
     from rollserve_server.authority import Authority
 

@@ -10,7 +10,7 @@ __all__ = ["parse_yaml"]
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that refuses a key that is given twice, of which YAML's own takes the last."""
+    """A loader that refuses a key that is given twice; YAML's own takes the last one."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Compose a mapping, before keys of others are merged into it."""

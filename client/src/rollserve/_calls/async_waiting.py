@@ -1,4 +1,4 @@
-"""What is different for asyncio where a call waits; `waiting` has the same names for calls that block."""
+"""Waiting of calls under asyncio; `waiting` has the same names for calls that block."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class BaseRoundStream:
 
     @property
     def progress(self) -> StreamProgress:
-        """What has become of the rounds so far, as the server last said: whenever it has sent nothing for 2 s."""
+        """Progress of the rounds, as the server last reported it: whenever it has sent nothing for 2 s."""
         return self._receiver.reader.progress
 
     @property

@@ -124,7 +124,7 @@ class BaseStream:
     def _moments_of(
         self, batch: EpisodeBatch, observations: RunningMoments | None, returns: RunningMoments | None
     ) -> tuple[RunningMoments | None, RunningMoments | None]:
-        """Return the moments of a whole batch, given those of a part of it: of the same leaves, or None."""
+        """Return the moments of a whole batch, for the leaves that the moments of a part of it have; None for None."""
         if observations is not None:
             leaves = leaves_of(batch.observations)
             columns = {name: leaves[name] for name in observations.leaves}

@@ -67,7 +67,7 @@ class Reader(Generic[_Result]):
         Args:
             request: the request.
             num_requested_episodes: number of all episodes; None if it is unknown.
-            options: options of the call; the reader uses those that the request does not carry.
+            options: options of the call; the reader uses the options that the request does not carry.
         """
         self.request = request
         self._num_requested_episodes = num_requested_episodes
@@ -278,7 +278,7 @@ class PopulationReader(Reader[PopulationEvaluation]):
 
 
 def _members_by_policy(parameters: MemberParameters) -> dict[str, Mapping[str, np.ndarray]]:
-    """Return the parameters of members by policy; those of one agent by ''.
+    """Return the parameters of members by policy, or by '' for one agent.
 
     Raises:
         TypeError: arrays beside mappings of arrays, or a name of a policy that is no text.

@@ -34,7 +34,7 @@ _STATE = "rollserve_recording"
 """Name in the metadata of what the episodes are a function of, and how far the recording is."""
 _LOG_FILE = "recording.log"
 _RECORD = struct.Struct("<II")
-"""What is before each message in the log: its length and its CRC-32."""
+"""Header of each message in the log: its length and its CRC-32."""
 _LOCK_SECONDS = 2.0
 """How long a process waits for another one that writes the dataset."""
 
@@ -203,7 +203,7 @@ class RecordedDataset:
 
 
 class _Log:
-    """Log of messages: each behind its length and its CRC-32, by which a torn one at the end is known."""
+    """Log of messages: each behind its length and its CRC-32, which reveal a torn one at the end."""
 
     def __init__(self, path: Path) -> None:
         """Open or create the log."""
@@ -266,7 +266,7 @@ def repair(folder: Path) -> tuple[int, int]:
 def locked(folder: Path) -> int:
     """Return the descriptor of a folder, which is locked until the descriptor is closed or the process ends.
 
-    Waits up to 2 seconds for a process that writes the dataset: that of a server that was killed may still do so.
+    Waits up to 2 seconds for a process that writes the dataset: the process of a killed server may still do so.
 
     Raises:
         OSError: no such folder.

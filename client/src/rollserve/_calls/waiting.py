@@ -1,4 +1,4 @@
-"""What is different for calls that block where they wait; `async_waiting` has the same names for asyncio."""
+"""Waiting of calls that block; `async_waiting` has the same names for asyncio."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _statistics(batch: Any) -> Iterator[tuple[str, str]]:
 def _outcomes(batch: Any) -> tuple[str, np.ndarray, np.ndarray]:
     """Return returns and lengths: of the whole episodes that have ended, or else of the segments; and how to call them.
 
-    Of fragments, those of ended episodes say how well the agent does, and those of segments how they were cut.
+    For fragments, ended episodes say how well the agent does; segments only say how they were cut.
     """
     ended = batch.terminated | batch.truncated
     returns, lengths = batch.episode_returns[ended], batch.episode_lengths[ended]

@@ -110,7 +110,7 @@ class _ObjectWriter:
 
 
 def check_info_names(batch: Any) -> None:
-    """Raise ValueError for names that HDF5 cannot hold: two that are equal, or of which one begins the other."""
+    """Raise ValueError for names that HDF5 cannot hold: two equal ones, or one that begins another one."""
     names = _info_names(batch)
     found = [*names, *map(mask_name, names), *(f"{AGENT}{name}" for name in batch.agent_infos)]
     for name in found:

@@ -40,7 +40,7 @@ class MinariWriter:
 
     On disk is always a dataset that Minari loads, with the episodes of all additions that have ended: also after an
     error, such as of a full disk, and after the process was killed. Episodes that an interrupted addition has left
-    behind those that the metadata count are replaced. A dataset has one writer at a time.
+    behind the episodes that the metadata count are replaced. A dataset has one writer at a time.
 
     Attributes:
         folder: folder of the dataset.

@@ -241,7 +241,7 @@ def _own_fields(columns: Mapping[str, tuple[np.ndarray, Any]]) -> dict[str, Any]
 
 
 def _without_nulls(columns: Mapping[str, tuple[np.ndarray, Any]]) -> dict[str, np.ndarray]:
-    """Return the values of columns; raise ValueError for a column with nulls, for which no number stands."""
+    """Return the values of columns; raise ValueError for a column with nulls, which no number stands for."""
     for name, (_, valids) in columns.items():
         if valids is not None:
             raise ValueError(f"{name}: {mismatch('a value in each row', f'{np.sum(~valids)} nulls')}")

@@ -91,7 +91,7 @@ def _export(sampler: Sampler, options: argparse.Namespace) -> None:
 
 
 def _spaces(status: SamplerStatus, agent: str | None) -> tuple[Space, Space]:
-    """Return the observation space and the action space; in an environment with many agents, those of an agent."""
+    """Return the observation space and the action space; in an environment with many agents, an agent's."""
     spaces = status.observation_space, status.action_space
     if not status.agents:
         return spaces

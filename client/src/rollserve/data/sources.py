@@ -63,7 +63,7 @@ class MixPosition(NamedTuple):
     """Position of a mix: where its sources stand, and how many batches were drawn.
 
     Attributes:
-        sources: positions of the sources; those of live episodes are zeros.
+        sources: positions of the sources; a source of live episodes has zeros.
         num_drawn: number of batches that were drawn.
     """
 

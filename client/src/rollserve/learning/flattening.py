@@ -30,7 +30,7 @@ def flat_values(
         dtype: dtype of the result.
 
     Raises:
-        ValueError: leaves that are not those of the space, texts, or integers without a space.
+        ValueError: leaves that differ from the space's, texts, or integers without a space.
     """
     leaves = leaves_of(values)
     parts = dict.fromkeys(leaves) if space is None else named_leaves(space)

@@ -159,7 +159,7 @@ def _ahead(values: np.ndarray, left: NDArray[np.int64], distance: int) -> np.nda
 
 
 class RunningReturns:
-    """Discounted returns R[t] = discount * R[t - 1] + reward[t] of episodes, also of those that go on in later batches.
+    """Discounted returns R[t] = discount * R[t - 1] + reward[t] of episodes, also where they go on in later batches.
 
     Episodes in fragments continue where the batch before left them, also in the rounds of a stream. An episode whose
     beginning was in no batch starts with a return of 0, and `num_unknown_episodes` counts it. Use one for each sampler,

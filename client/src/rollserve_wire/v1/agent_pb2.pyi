@@ -143,10 +143,10 @@ class MlpAgent(google.protobuf.message.Message):
     `activation(norm(weight · input + bias))`. The last layer has no norm and no activation; the others have a norm only
     with `layer_norm`.
 
-    With `normalization`, the observation is normalized first. The parameters are finite, and float32 except those of the
-    normalization: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape
-    (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and the parameters
-    that the normalization, the head, the layer norm, the value and the core add.
+    With `normalization`, the observation is normalized first. All parameters are finite, and all but the normalization's
+    are float32: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape (layer_sizes[i + 1]) for
+    i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and the parameters that the normalization,
+    the head, the layer norm, the value and the core add.
 
     A sampling call fails with FAILED_PRECONDITION (AGENT_FAILED) if an output or a value is not finite at an
     observation: large parameters can make sums overflow, and observations can have elements that are not finite.
@@ -230,7 +230,7 @@ class MlpAgent(google.protobuf.message.Message):
 
     @property
     def layer_norm(self) -> global___LayerNorm:
-        """If set, hidden layers are normalized before the activation, including those of a separate value."""
+        """If set, the hidden layers of the policy and of a separate value are normalized before the activation."""
 
     @property
     def shared_value(self) -> global___SharedValue:
@@ -250,7 +250,7 @@ class MlpAgent(google.protobuf.message.Message):
 
     @property
     def normalization(self) -> global___ObservationNormalization:
-        """If set, observations are normalized before the first layer, also before that of a separate value."""
+        """If set, observations are normalized before the first layer of the policy and of a separate value."""
 
     @property
     def action_mask(self) -> global___ActionMask:
@@ -983,8 +983,8 @@ class PythonAgent(google.protobuf.message.Message):
     code raises an error at an observation, or gives a result of another form than before, a number that is not finite
     (agent_infos may be infinite), or an action of integers outside its space.
 
-    An update can have any of the parameters: those that it leaves out stay as they are, and the code gets all of them.
-    If names, types or shapes change, the agent is probed again.
+    An update can have any of the parameters: the others stay as they are, and the code gets all parameters. If names,
+    types or shapes change, the agent is probed again.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -167,8 +167,8 @@ class GetAgentResponse(google.protobuf.message.Message):
     policy_version: builtins.int
     """The version of the agent; the same in all messages of a stream."""
     data: builtins.bytes
-    """The next bytes, at most 2 MiB. All of a stream, one behind the other, are a serialized Agent, with which UpdateAgent
-    makes an equal agent.
+    """The next bytes, at most 2 MiB. All of a stream, one behind the other, are a serialized Agent: UpdateAgent makes an
+    equal agent of it.
     """
     def __init__(
         self,

@@ -403,7 +403,7 @@ class DatasetBatchEnd(google.protobuf.message.Message):
     @property
     def continuing_messages(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """For files, the messages of the batch, counted from 0, whose first segment goes on with the last one of the message
-        before. Episodes of live batches are joined as those of ObtainSamples.
+        before. Episodes of live batches are joined as in ObtainSamples.
         """
 
     def __init__(
@@ -430,7 +430,7 @@ class DatasetPosition(google.protobuf.message.Message):
     """The number of batches that were drawn."""
     @property
     def sources(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SourcePosition]:
-        """The positions of all sources, in their order; those of live episodes are zeros."""
+        """The positions of all sources, in their order; a source of live episodes has zeros."""
 
     def __init__(
         self,

@@ -147,9 +147,9 @@ class Environment(google.protobuf.message.Message):
     """Which of PettingZoo's interfaces the environment has; not set for environments with one agent. `id` is then an id of
     PettingZoo's registry of that interface, such as `classic/connect_four-v3`; or `mpe/NAME-vN` for an environment of
     the package mpe2; or `module:factory` for a function of a module that the operator allows. `kwargs_json` has the
-    arguments of the environment. With VECTORIZATION_ENVPOOL, `id` is one of EnvPool with several players, who act one
-    after the other or all in each step. NOT_FOUND if the packages are not installed, and for an unknown id; INVALID_ARGUMENT
-    with a task, transforms or VECTORIZATION_NATIVE, in an update per row, and for an
+    arguments of the environment. With VECTORIZATION_ENVPOOL, `id` names an environment of EnvPool with several
+    players, who act one after the other or all in each step. NOT_FOUND if the packages are not installed, and for an
+    unknown id; INVALID_ARGUMENT with a task, transforms or VECTORIZATION_NATIVE, in an update per row, and for an
     environment of the other interface. The spaces that the server announces are Dict spaces that have the spaces of all
     possible agents by their names. A change of the environment keeps it.
     """
@@ -404,7 +404,7 @@ class CastObservations(google.protobuf.message.Message):
     DATA_TYPE_FIELD_NUMBER: builtins.int
     LEAVES_FIELD_NUMBER: builtins.int
     data_type: rollserve_wire.v1.tensor_pb2.DataType.ValueType
-    """The type, not that of truth values, else INVALID_ARGUMENT."""
+    """The type: any but DATA_TYPE_BOOL, else INVALID_ARGUMENT."""
     @property
     def leaves(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The leaves to convert, by their names; empty for all. INVALID_ARGUMENT for a name that no leaf has, and for a leaf

@@ -121,8 +121,8 @@ class EpisodeBatch(google.protobuf.message.Message):
 
     @property
     def first_steps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S) The number of steps of the same episode before this segment, including those of earlier calls. 0 at an
-        episode's start.
+        """(S) The number of steps of the same episode before this segment, in this call and earlier ones. 0 at an episode's
+        start.
         """
 
     @property
@@ -193,7 +193,7 @@ class EpisodeBatch(google.protobuf.message.Message):
         masks' alone: the environment's own values of such names are dropped. When joining messages, a column that a
         message lacks is a gap of all its rows. The type of a name is the same within an episode, or within a fragment, and
         can differ between them, as the environment's values do: when joining, convert to the smallest type that holds each
-        value, which is that of numpy's `result_type`, but uint64 for signed integers beside uint64. If no type does, because
+        value: the result of numpy's `result_type`, but uint64 for signed integers beside uint64. If no type does, because
         a negative integer is beside uint64 or one beyond 2^53 beside floats, drop all values of the name. The shape of a
         name is the same within a message, and can differ between messages: keep the shape of the first one, and leave gaps
         for the others.
@@ -250,14 +250,14 @@ class EpisodeBatch(google.protobuf.message.Message):
 
     @property
     def returns_before(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """(S) The sum of the raw rewards of the same episode before this segment, added up step by step, including those of
-        earlier calls; with the segment's own rewards, the episode's return so far. Only with `return_returns_before` of the
+        """(S) The sum of the raw rewards of the same episode before this segment, in this call and earlier ones, added up
+        step by step; with the segment's own rewards, the episode's return so far. Only with `return_returns_before` of the
         call. Empty if all `first_steps` are 0.
         """
 
     @property
     def discounted_returns_before(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """(S) The discounted return R of the same episode after the step before this segment, including those of earlier
+        """(S) The discounted return R of the same episode after the step before this segment, with the rewards of earlier
         calls: R[t] = `return_discount` · R[t - 1] + reward[t], with R = 0 before an episode's first step. Only with
         `return_discount` of the call.
         """
@@ -313,11 +313,11 @@ class FrameStack(google.protobuf.message.Message):
     """A column of observations that are stacks of the last K frames, O = (K, *F), with each frame once. Each observation
     has all frames of the one before except the first, followed by a new one.
 
-    The frames of the S segments follow each other. A segment of `lengths[s]` steps has `lengths[s]` + K frames: those of
-    its first observation, then the newest frame of each following observation, including the last observation. So the
-    segment's observation of step t, counted from 0, is its frames t to t + K - 1, and its last observation is its last K
-    frames. Both are exactly what the plain columns would hold; where frames do not overlap like this, the plain columns
-    come.
+    The frames of the S segments follow each other. A segment of `lengths[s]` steps has `lengths[s]` + K frames: the
+    frames of its first observation, then the newest frame of each following observation, including the last observation.
+    So the segment's observation of step t, counted from 0, is its frames t to t + K - 1, and its last observation is its
+    last K frames. Both are exactly what the plain columns would hold; where frames do not overlap like this, the plain
+    columns come.
 
     The observations of one segment need not be copied: they are a view of the frames, of shape (`lengths[s]`, K, *F),
     whose first two strides are both the size of a frame.
@@ -436,8 +436,8 @@ class Beginning(google.protobuf.message.Message):
     `first_episode_index`, which is the first delivered one. The call leaves out `expected_policy_version`,
     `expected_environment_version`, `prefetch` and `agent_update`.
 
-    Of an episode that arrived in part, all steps come again; the client drops those that it has. If only the account is
-    missing of ObtainSamples, no steps are left to ask for: the call asks for the last episode once more, with the
+    Of an episode that arrived in part, all steps come again; the client drops the steps that it has. If only the account
+    is missing of ObtainSamples, no steps are left to ask for: the call asks for the last episode once more, with the
     requested steps less those before that episode, and drops it.
     """
 
@@ -479,7 +479,7 @@ class Beginning(google.protobuf.message.Message):
     """The number of workers of the call, fixed to its end. 0 from servers that do not report it."""
     agent_updated: builtins.bool
     """Whether the call has made its `agent_update`. False from servers that do not know that field, and sample with the
-    agent that is there.
+    present agent.
     """
     @property
     def shared_memory(self) -> global___SharedMemory:
@@ -518,7 +518,7 @@ global___Beginning = Beginning
 @typing.final
 class SharedMemory(google.protobuf.message.Message):
     """Memory of the server that the client can read large messages from, instead of receiving them. It has no name in any
-    file system: it is freed when the last process that has it open ends, however it ends.
+    file system: it is freed when the last process that holds it open ends, however it ends.
 
     The client opens it as /proc/`process_id`/fd/`file_descriptor`, for reading and writing, and maps `size` bytes. That
     works for a process of the same user, on the same machine, in the same PID namespace. The client should check that
@@ -586,7 +586,7 @@ class Account(google.protobuf.message.Message):
     Every step is counted: carried plus simulated steps equal the sum of the delivered, kept, superseded, cancelled,
     lost, idle, discarded, stale, overflow and unsent steps. Only steps that a lost worker had not reported yet are not
     counted. For a stream, each count is the sum over its rounds: steps that one round keeps are carried by the next one.
-    `first_episode_index` and `row_step_count` are those of the first round, and seed and versions those of the last.
+    `first_episode_index` and `row_step_count` describe the first round; seed and versions describe the last round.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -678,8 +678,8 @@ class Account(google.protobuf.message.Message):
     without an account, or simulated between calls.
     """
     kept_step_count: builtins.int
-    """Steps of episodes beyond the last delivered one, which were started because the call was expected to need them.
-    They are kept for the next call that continues in the same sequence with the same policy and environment.
+    """Steps of episodes beyond the last delivered one, which the server started because it expected the call to need
+    them. They are kept for the next call that continues in the same sequence with the same policy and environment.
     """
     superseded_step_count: builtins.int
     """Steps discarded that earlier calls had kept, or that were prefetched, and that no call can use any more: policy or
@@ -831,8 +831,8 @@ class Account(google.protobuf.message.Message):
 
     @property
     def policy_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PolicyMoments]:
-        """For environments with many agents, the moments of each delivered policy, by name: of the steps of all agents for which
-        it acted, whatever its version. `observation_moments` and `return_moments` of this message are then not set.
+        """For environments with many agents, the moments of each delivered policy, by name: of the steps of all agents that
+        it acted for, whatever its version. `observation_moments` and `return_moments` of this message are then not set.
         """
 
     def __init__(
@@ -901,7 +901,7 @@ class PolicyMoments(google.protobuf.message.Message):
     """The policy's name."""
     @property
     def observation_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NamedMoments]:
-        """The moments of the observations of the agents for which it acted, as in Account."""
+        """The moments of the observations of the agents that the policy acted for, as in Account."""
 
     @property
     def return_moments(self) -> global___Moments:

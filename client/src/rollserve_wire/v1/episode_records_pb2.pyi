@@ -72,8 +72,8 @@ class GetMetricsRequest(google.protobuf.message.Message):
     another log now. If empty, `since` counts in whichever log there is.
     """
     follow: builtins.bool
-    """Whether the stream goes on with each record to come until the client cancels it. Otherwise it ends with the last
-    record that is there.
+    """Whether the stream goes on with each record to come until the client cancels it. Otherwise it ends with the newest
+    record.
     """
     def __init__(
         self,

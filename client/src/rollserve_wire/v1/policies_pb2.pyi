@@ -14,7 +14,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class PolicyMap(google.protobuf.message.Message):
-    """Which policy acts for which agent of an environment with many agents.
+    """The policy for each agent, in an environment with many agents.
 
     Where several rules match an agent, its name comes before its position, and that before the longest prefix.
     """
@@ -87,7 +87,7 @@ class PolicyChoice(google.protobuf.message.Message):
     version: builtins.int
     """The version: 0 for the policy's current one, -k for the k-th version of this policy before it or the oldest one if
     fewer are held, or a version's number. INVALID_ARGUMENT for a number that is not held: the sampler keeps a policy's
-    versions with those of its agent, and those that its map names.
+    versions with its versions of the agent, and the versions that its map names.
     """
     weight: builtins.float
     """A finite number from 0, else INVALID_ARGUMENT. The chance of a choice is its part of the sum of the weights. A choice

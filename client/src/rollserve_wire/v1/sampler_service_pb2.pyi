@@ -267,8 +267,8 @@ class PolicyUpdates(google.protobuf.message.Message):
 
     @property
     def policy_map(self) -> rollserve_wire.v1.policies_pb2.PolicyMap:
-        """Which policy acts for which agent. Not set: the present map; before there is one, a policy acts for the agent of its
-        name and for agents whose names are its name, `_` and more, and a single policy for all. INVALID_ARGUMENT if an agent
+        """The policy for each agent. Not set: the present map; before there is one, a policy acts for the agent of its name
+        and for agents whose names are its name, `_` and more, and a single policy for all. INVALID_ARGUMENT if an agent
         has no rule.
         """
 
@@ -656,9 +656,9 @@ class Fragments(google.protobuf.message.Message):
     so on of the sequence of the seed, each one once the one before has ended. Each call delivers the next `step_count` /
     R steps of each row, cut into fragments: a fragment is what one call delivers of one episode. Workers come in the
     order of their indices. Of each worker, the fragments of episodes that ended come first, in the order in which they
-    ended (by row where several ended with the same step of all rows), then those of episodes that continue, by row. A
-    fragment of an episode that continues has neither flag set, and its last observation is the first one of the next
-    fragment.
+    ended (by row where several ended with the same step of all rows); the fragments of episodes that continue come next,
+    by row. A fragment of an episode that continues has neither flag set, and its last observation is the first one of
+    the next fragment.
 
     A row sequence belongs to a seed, an environment version, a maximum episode length, a kind of horizon and a
     `return_discount`, or none: calls of one discount continue another row sequence than calls of another one or of none,
@@ -875,8 +875,7 @@ class SamplingOptions(google.protobuf.message.Message):
     """Whether small messages of the stream may come joined; see JoinedResponses."""
     return_last_values: builtins.bool
     """Whether to deliver `last_values`: the value of each segment's last observation, by the version that acted.
-    INVALID_ARGUMENT for an agent without a number `value` among its infos, and for such a policy among those that are
-    delivered.
+    INVALID_ARGUMENT for an agent without a number `value` among its infos, and if a delivered policy has none.
     """
     return_last_states: builtins.bool
     """Whether to deliver `last_states`: the recurrent states after each segment's last step. No effect with agents that
@@ -887,9 +886,9 @@ class SamplingOptions(google.protobuf.message.Message):
     return_spaces: builtins.bool
     """Whether Beginning has the spaces of the environment that the call samples in."""
     observation_moments: builtins.bool
-    """Whether the account has the moments of the delivered observations, or where there are many agents, of those of each
-    policy. INVALID_ARGUMENT with `blackhole`, if the observation space has no Box or MultiBinary leaf, and if such leaves
-    have more than 131,072 elements in all: the account takes 16 bytes for each, beside `max_message_bytes`.
+    """Whether the account has the moments of the delivered observations, for each policy where there are many agents.
+    INVALID_ARGUMENT with `blackhole`, if the observation space has no Box or MultiBinary leaf, and if such leaves have
+    more than 131,072 elements in all: the account takes 16 bytes for each, beside `max_message_bytes`.
     """
     return_discount: builtins.float
     """The discount of the returns whose moments the account has, from 0 to 1, else INVALID_ARGUMENT. INVALID_ARGUMENT with
@@ -1692,7 +1691,7 @@ class StreamRound(google.protobuf.message.Message):
     step_count: builtins.int
     """The number of steps in the round."""
     episode_count: builtins.int
-    """The number of episodes; of fragments, of those that ended."""
+    """The number of episodes; for fragments, of the episodes that ended."""
     policy_lag: builtins.int
     """The number of updates of the agent since the round's version, when the round began to be sent."""
     row_count: builtins.int
@@ -2279,7 +2278,7 @@ class EvaluateResponse(google.protobuf.message.Message):
     def beginning(self) -> rollserve_wire.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of. The environment version is 0 for an environment
         from the request. If the stream breaks, the same request with this seed, run and versions (except that 0) has the
-        same result, unless the class is WORKER. All episodes come again: drop those of the broken stream.
+        same result, unless the class is WORKER. All episodes come again: drop the episodes of the broken stream.
         """
 
     @property
@@ -2452,10 +2451,11 @@ class RecordDatasetRequest(google.protobuf.message.Message):
     """The least number of steps, as in ObtainSamplesRequest: the fewest episodes that have so many."""
     @property
     def options(self) -> global___SamplingOptions:
-        """Options of sampling. Not set, `seed` is a random one, or that of the dataset. FAILED_PRECONDITION (DATASET_DIFFERS)
-        if the dataset was recorded with another seed, first episode, agent, environment, maximum length or exploration.
-        INVALID_ARGUMENT for `agent_update`, `prefetch`, `blackhole`, moments and deliveries of single policies, for an
-        environment version that is not the current one, and in environments with many agents or where rows differ.
+        """Options of sampling. If `seed` is not set, the dataset's seed counts; a new dataset gets a random one.
+        FAILED_PRECONDITION (DATASET_DIFFERS) if the dataset was recorded with another seed, first episode, agent,
+        environment, maximum length or exploration. INVALID_ARGUMENT for `agent_update`, `prefetch`, `blackhole`, moments
+        and deliveries of single policies, for an environment version that is not the current one, and in environments with
+        many agents or where rows differ.
         """
 
     @property

@@ -127,7 +127,7 @@ class SamplerServiceStub:
     and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
     and updates go on meanwhile. Equal environments are asked once.
 
-    The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+    The limits of memory and time are the same as when UpdateEnv tries environments. A method that raises an error,
     ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
     hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
     EnvPool's, and for environments of a profile.
@@ -167,10 +167,11 @@ class SamplerServiceStub:
     that order as they become ready, and one account. If the call has to queue, agent, environment and the conditions
     on versions are evaluated when it is admitted.
 
-    Reasons: with `agent_update` those of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION,
-    POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL,
-    FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS,
-    TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
+    Reasons: with `agent_update`, also the reasons of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+    UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT,
+    MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG,
+    TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY,
+    ENV_FAILED.
     """
 
     ObtainExactEpisodes: grpc.UnaryStreamMultiCallable[
@@ -227,7 +228,7 @@ class SamplerServiceStub:
     that calls sample with. Versions that are neither current nor in use are evicted, oldest first, while they take
     more memory than `--max-kept-agent-bytes` (1 GiB by default). Does not wait for the workers.
 
-    Reasons: only those of any RPC.
+    Reasons: only what any RPC can fail with.
     """
 
     SaveSampler: grpc.UnaryStreamMultiCallable[
@@ -286,7 +287,7 @@ class SamplerServiceStub:
     episodes if they are requested, and the evaluation. While the call queues, or environments are being made, progress
     comes before the beginning.
 
-    Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+    Reasons: for an environment from the request, the reasons of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
     UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
     NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
     WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
@@ -297,10 +298,10 @@ class SamplerServiceStub:
         rollserve_wire.v1.sampler_service_pb2.EvaluatePopulationResponse,
     ]
     """Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
-    call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
-    one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
-    the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
-    can come first, as in Evaluate.
+    call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over
+    the workers. Where rows are stepped one by one, the returns equal the returns from Evaluate after an update with a
+    member's parameters, in the order of the members, however many workers there are. The stream has its beginning,
+    progress, and the evaluation; progress can come first, as in Evaluate.
 
     Episodes run in rows that are stepped one by one, so the environment has to offer that, with the same spaces:
     INVALID_ARGUMENT for EnvPool's and, for example, for native rows of ALE's games.
@@ -320,7 +321,7 @@ class SamplerServiceStub:
     episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
     on meanwhile; the child process has a lower priority.
 
-    The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+    The limits of memory and time are the same as when UpdateEnv tries environments. Two of these calls run at a time
     (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
 
     INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
@@ -329,7 +330,7 @@ class SamplerServiceStub:
 
     Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
     ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
-    TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
+    TOO_MANY_STALLED_CALLS; for a sampled episode, also the reasons of ObtainSamples.
     """
 
     GetMetrics: grpc.UnaryStreamMultiCallable[
@@ -384,7 +385,7 @@ class SamplerServiceStub:
     The client needs the scope `data:read`, and `sample` for live episodes.
 
     Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
-    PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
+    PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes, also the reasons of ObtainSamples.
     """
 
     CreateSampler: grpc.UnaryUnaryMultiCallable[
@@ -398,7 +399,7 @@ class SamplerServiceStub:
     A sampler has a lease: it is deleted when no RPC has named it for so long. Each RPC that names it renews the lease,
     and an open one keeps it.
 
-    Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, those of UpdateEnv except
+    Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, the reasons of UpdateEnv except
     UNEXPECTED_VERSION, and WORKER_LOST (the workers did not start within `--start-seconds`).
     """
 
@@ -409,7 +410,7 @@ class SamplerServiceStub:
     """Deletes a sampler that CreateSampler has created. Its open calls end with NOT_FOUND (SAMPLER_DELETED), and so do
     later ones. Responds once its workers have ended.
 
-    Reasons: only those of any RPC.
+    Reasons: only what any RPC can fail with.
     """
 
     ListSamplers: grpc.UnaryUnaryMultiCallable[
@@ -418,7 +419,7 @@ class SamplerServiceStub:
     ]
     """Lists the samplers of the server. Does not renew their leases.
 
-    Reasons: only those of any RPC.
+    Reasons: only what any RPC can fail with.
     """
 
 class SamplerServiceAsyncStub:
@@ -527,7 +528,7 @@ class SamplerServiceAsyncStub:
     and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
     and updates go on meanwhile. Equal environments are asked once.
 
-    The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+    The limits of memory and time are the same as when UpdateEnv tries environments. A method that raises an error,
     ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
     hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
     EnvPool's, and for environments of a profile.
@@ -567,10 +568,11 @@ class SamplerServiceAsyncStub:
     that order as they become ready, and one account. If the call has to queue, agent, environment and the conditions
     on versions are evaluated when it is admitted.
 
-    Reasons: with `agent_update` those of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION,
-    POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL,
-    FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS,
-    TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
+    Reasons: with `agent_update`, also the reasons of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+    UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT,
+    MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG,
+    TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY,
+    ENV_FAILED.
     """
 
     ObtainExactEpisodes: grpc.aio.UnaryStreamMultiCallable[
@@ -627,7 +629,7 @@ class SamplerServiceAsyncStub:
     that calls sample with. Versions that are neither current nor in use are evicted, oldest first, while they take
     more memory than `--max-kept-agent-bytes` (1 GiB by default). Does not wait for the workers.
 
-    Reasons: only those of any RPC.
+    Reasons: only what any RPC can fail with.
     """
 
     SaveSampler: grpc.aio.UnaryStreamMultiCallable[
@@ -686,7 +688,7 @@ class SamplerServiceAsyncStub:
     episodes if they are requested, and the evaluation. While the call queues, or environments are being made, progress
     comes before the beginning.
 
-    Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+    Reasons: for an environment from the request, the reasons of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
     UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
     NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
     WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
@@ -697,10 +699,10 @@ class SamplerServiceAsyncStub:
         rollserve_wire.v1.sampler_service_pb2.EvaluatePopulationResponse,
     ]
     """Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
-    call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
-    one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
-    the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
-    can come first, as in Evaluate.
+    call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over
+    the workers. Where rows are stepped one by one, the returns equal the returns from Evaluate after an update with a
+    member's parameters, in the order of the members, however many workers there are. The stream has its beginning,
+    progress, and the evaluation; progress can come first, as in Evaluate.
 
     Episodes run in rows that are stepped one by one, so the environment has to offer that, with the same spaces:
     INVALID_ARGUMENT for EnvPool's and, for example, for native rows of ALE's games.
@@ -720,7 +722,7 @@ class SamplerServiceAsyncStub:
     episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
     on meanwhile; the child process has a lower priority.
 
-    The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+    The limits of memory and time are the same as when UpdateEnv tries environments. Two of these calls run at a time
     (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
 
     INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
@@ -729,7 +731,7 @@ class SamplerServiceAsyncStub:
 
     Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
     ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
-    TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
+    TOO_MANY_STALLED_CALLS; for a sampled episode, also the reasons of ObtainSamples.
     """
 
     GetMetrics: grpc.aio.UnaryStreamMultiCallable[
@@ -784,7 +786,7 @@ class SamplerServiceAsyncStub:
     The client needs the scope `data:read`, and `sample` for live episodes.
 
     Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
-    PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
+    PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes, also the reasons of ObtainSamples.
     """
 
     CreateSampler: grpc.aio.UnaryUnaryMultiCallable[
@@ -798,7 +800,7 @@ class SamplerServiceAsyncStub:
     A sampler has a lease: it is deleted when no RPC has named it for so long. Each RPC that names it renews the lease,
     and an open one keeps it.
 
-    Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, those of UpdateEnv except
+    Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, the reasons of UpdateEnv except
     UNEXPECTED_VERSION, and WORKER_LOST (the workers did not start within `--start-seconds`).
     """
 
@@ -809,7 +811,7 @@ class SamplerServiceAsyncStub:
     """Deletes a sampler that CreateSampler has created. Its open calls end with NOT_FOUND (SAMPLER_DELETED), and so do
     later ones. Responds once its workers have ended.
 
-    Reasons: only those of any RPC.
+    Reasons: only what any RPC can fail with.
     """
 
     ListSamplers: grpc.aio.UnaryUnaryMultiCallable[
@@ -818,7 +820,7 @@ class SamplerServiceAsyncStub:
     ]
     """Lists the samplers of the server. Does not renew their leases.
 
-    Reasons: only those of any RPC.
+    Reasons: only what any RPC can fail with.
     """
 
 class SamplerServiceServicer(metaclass=abc.ABCMeta):
@@ -933,7 +935,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
         and updates go on meanwhile. Equal environments are asked once.
 
-        The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+        The limits of memory and time are the same as when UpdateEnv tries environments. A method that raises an error,
         ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
         hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
         EnvPool's, and for environments of a profile.
@@ -977,10 +979,11 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         that order as they become ready, and one account. If the call has to queue, agent, environment and the conditions
         on versions are evaluated when it is admitted.
 
-        Reasons: with `agent_update` those of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION,
-        POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL,
-        FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS,
-        TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
+        Reasons: with `agent_update`, also the reasons of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+        UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT,
+        MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG,
+        TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY,
+        ENV_FAILED.
         """
 
     @abc.abstractmethod
@@ -1045,7 +1048,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         that calls sample with. Versions that are neither current nor in use are evicted, oldest first, while they take
         more memory than `--max-kept-agent-bytes` (1 GiB by default). Does not wait for the workers.
 
-        Reasons: only those of any RPC.
+        Reasons: only what any RPC can fail with.
         """
 
     @abc.abstractmethod
@@ -1114,7 +1117,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         episodes if they are requested, and the evaluation. While the call queues, or environments are being made, progress
         comes before the beginning.
 
-        Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+        Reasons: for an environment from the request, the reasons of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
         UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
         NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
         WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
@@ -1127,10 +1130,10 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[rollserve_wire.v1.sampler_service_pb2.EvaluatePopulationResponse], collections.abc.AsyncIterator[rollserve_wire.v1.sampler_service_pb2.EvaluatePopulationResponse]]:
         """Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
-        call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
-        one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
-        the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
-        can come first, as in Evaluate.
+        call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over
+        the workers. Where rows are stepped one by one, the returns equal the returns from Evaluate after an update with a
+        member's parameters, in the order of the members, however many workers there are. The stream has its beginning,
+        progress, and the evaluation; progress can come first, as in Evaluate.
 
         Episodes run in rows that are stepped one by one, so the environment has to offer that, with the same spaces:
         INVALID_ARGUMENT for EnvPool's and, for example, for native rows of ALE's games.
@@ -1152,7 +1155,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
         on meanwhile; the child process has a lower priority.
 
-        The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+        The limits of memory and time are the same as when UpdateEnv tries environments. Two of these calls run at a time
         (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
 
         INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
@@ -1161,7 +1164,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
 
         Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
         ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
-        TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
+        TOO_MANY_STALLED_CALLS; for a sampled episode, also the reasons of ObtainSamples.
         """
 
     @abc.abstractmethod
@@ -1222,7 +1225,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         The client needs the scope `data:read`, and `sample` for live episodes.
 
         Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
-        PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
+        PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes, also the reasons of ObtainSamples.
         """
 
     @abc.abstractmethod
@@ -1238,7 +1241,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         A sampler has a lease: it is deleted when no RPC has named it for so long. Each RPC that names it renews the lease,
         and an open one keeps it.
 
-        Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, those of UpdateEnv except
+        Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, the reasons of UpdateEnv except
         UNEXPECTED_VERSION, and WORKER_LOST (the workers did not start within `--start-seconds`).
         """
 
@@ -1251,7 +1254,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         """Deletes a sampler that CreateSampler has created. Its open calls end with NOT_FOUND (SAMPLER_DELETED), and so do
         later ones. Responds once its workers have ended.
 
-        Reasons: only those of any RPC.
+        Reasons: only what any RPC can fail with.
         """
 
     @abc.abstractmethod
@@ -1262,7 +1265,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[rollserve_wire.v1.samplers_pb2.ListSamplersResponse, collections.abc.Awaitable[rollserve_wire.v1.samplers_pb2.ListSamplersResponse]]:
         """Lists the samplers of the server. Does not renew their leases.
 
-        Reasons: only those of any RPC.
+        Reasons: only what any RPC can fail with.
         """
 
 def add_SamplerServiceServicer_to_server(servicer: SamplerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -141,7 +141,7 @@ class CreateSamplerRequest(google.protobuf.message.Message):
     EXIST_OK_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The new sampler's name: 1 to 63 of the characters `a` to `z`, `0` to `9` and `-`, else INVALID_ARGUMENT.
-    ALREADY_EXISTS (SAMPLER_EXISTS) if there is one of this name, except with `exist_ok`.
+    ALREADY_EXISTS (SAMPLER_EXISTS) if a sampler of this name exists, except with `exist_ok`.
     """
     worker_count: builtins.int
     """The number of workers, from 1 to 10,000, else INVALID_ARGUMENT. RESOURCE_EXHAUSTED for more than the operator allows

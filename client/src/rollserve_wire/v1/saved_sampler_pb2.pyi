@@ -48,8 +48,8 @@ class SavedRecord(google.protobuf.message.Message):
     MOVE_FIELD_NUMBER: builtins.int
     GOES_ON_FIELD_NUMBER: builtins.int
     goes_on: builtins.bool
-    """Whether the record goes on with the one before it, whose part has the same name: its agents, policies, rows or workers
-    stand behind those of that record. Its other fields have no meaning.
+    """Whether the record goes on with the one before it, whose part has the same name: its agents, policies, rows or
+    workers come after the ones in that record. Its other fields have no meaning.
     """
     @property
     def header(self) -> global___SavedHeader:
@@ -484,7 +484,7 @@ class SavedRowEnvironments(google.protobuf.message.Message):
     @property
     def profiled(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.environment_pb2.Environment]:
         """The environments that the operator's profiles have made of `rows`, one for each, if any of them names a profile;
-        those of no profile are empty. Only in a journal: they may have the operator's passwords.
+        empty for a row without a profile. Only in a journal: they may have the operator's passwords.
         """
 
     def __init__(
@@ -704,7 +704,7 @@ class SavedPolicies(google.protobuf.message.Message):
 
     @property
     def policy_map(self) -> rollserve_wire.v1.policies_pb2.PolicyMap:
-        """Which policy acts for which agent."""
+        """The policy for each agent."""
 
     def __init__(
         self,
@@ -720,7 +720,7 @@ global___SavedPolicies = SavedPolicies
 @typing.final
 class SavedPolicy(google.protobuf.message.Message):
     """The versions of a policy: the current one, those before it in falling order up to the oldest one that the map counts
-    back to, and then those that the map names by number.
+    back to, and then the versions that the map names by number.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -44,7 +44,7 @@ __all__ = [
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 FINITE = "a finite number"
-"""What errors say is expected of the numbers that networks and policies return."""
+"""Expected form of the numbers that networks and policies return, for errors."""
 
 
 class InfoSpec(NamedTuple):
@@ -307,7 +307,7 @@ class PythonPolicy(Protocol):
         """Set the parameters; called once, before all else, with an empty mapping if there are none.
 
         Args:
-            parameters: all parameters by name, also those that an update left unchanged. The arrays are read-only.
+            parameters: all parameters by name, also parameters that an update left unchanged. The arrays are read-only.
 
         Raises:
             Exception: the parameters are wrong. The client gets the text, and the agent is refused.

@@ -325,7 +325,7 @@ def _check_value(spec: PolicySpec, role: str) -> None:
 
 
 def check_map(policy_map: PolicyMap, agents: Sequence[str]) -> None:
-    """Check a map that a request brings against the names of the possible agents; none are those of one agent.
+    """Check a map that a request brings against the names of the possible agents; no names for a single agent.
 
     Raises:
         InvalidValueError: a rule is for none of the agents, or an agent has no rule; the field is within `rules`.
@@ -391,13 +391,13 @@ class BuiltPolicy:
     agent: Agent
 
     def describe(self, error: AgentFailedError, agent: str) -> str:
-        """Return the text of an error of the policy, with the agent for which it acted."""
+        """Return the text of an error of the policy, with the agent that it acted for."""
         version = f", version {self.version}" if self.version else ""
         return f"policy {self.name!r}{version}, for agent {agent!r}: {error.message}"
 
 
 class PolicyAgents:
-    """Versions of policies that may act in an environment, and which of them acts for which agent of an episode.
+    """Versions of policies that may act in an environment, and the one that acts for each agent of an episode.
 
     Attributes:
         agents: names of the environment's possible agents.

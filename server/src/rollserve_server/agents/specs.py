@@ -93,7 +93,7 @@ class MaskSource(NamedTuple):
 
 
 class AgentInputs(NamedTuple):
-    """What an agent gets beside the observation.
+    """Inputs that an agent gets beside the observation.
 
     Attributes:
         action_mask: source of the action mask; None for no mask.
@@ -256,7 +256,7 @@ class OnnxModel:
 
 
 class ModelTrial(NamedTuple):
-    """What the trial of a model in a sandbox has found.
+    """Findings of the trial of a model in a sandbox.
 
     Attributes:
         outputs: dtype and shape of a row of each output, by its name in the model.
@@ -501,7 +501,7 @@ class Lineups(PolicySet[_Spec]):
 
     @property
     def policy_maps(self) -> tuple[PolicyMap, ...]:
-        """All maps."""
+        """Maps of the evaluation, in their order."""
         return (self.policy_map, *self.later_maps)
 
 

@@ -1,4 +1,4 @@
-"""Child processes of the server and its workers: their variables, and their end with whom they work for."""
+"""Child processes of the server and its workers: their variables, and their end with the process they work for."""
 
 from rollserve_server.children.launcher import live_by
 from rollserve_server.children.lifeline import Lifeline, launching, variables_for_code, variables_for_models

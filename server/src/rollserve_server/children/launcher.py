@@ -43,7 +43,7 @@ def live_by(end: int) -> None:
         fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
     look = select.poll()  # descriptors may be too large for `select.select`
     look.register(end, 0)
-    if look.poll(0):  # nobody held it any more before the kernel was told
+    if look.poll(0):  # nobody held it any more before the kernel began to watch it
         os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Lifelines, pipes by which child processes live, and the environment variables of such processes."""
+"""Lifelines, pipes that child processes live by, and the environment variables of such processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _open: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 
 
 class Lifeline:
-    """A pipe by which a group of processes lives: the kernel kills the group once this process closes it, or has ended.
+    """A pipe that a group of processes lives by: the kernel kills the group once this process closes it, or has ended.
 
     That holds whatever the group does, whatever this process dies of, and whichever thread has started the group. Linux
     knows a signal for the end of a parent, too (`PR_SET_PDEATHSIG`), but sends it to one process, and when the thread
@@ -49,7 +49,7 @@ class Lifeline:
 
 
 def _close_all() -> None:
-    """Close the copies of a process that was forked, by which children would outlive this one."""
+    """Close the copies that a forked process inherits: they would let children outlive the process that opened them."""
     for lifeline in list(_open):
         lifeline.close()
 

@@ -37,7 +37,7 @@ _PREFIX = "ROLLSERVE_"
 _LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers", "callbacks")
 """Settings whose option can be given more than once."""
 _LIKENESS = 0.75
-"""From which on a name is a misspelt one, of 1 for the same."""
+"""Least likeness of a misspelt name to a known one; 1 for equal names."""
 _SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)$")
 """End of variables that Kubernetes sets for a service."""
 _METAVARS = {

@@ -23,7 +23,7 @@ class DataFolder:
 
     def __init__(self, path: Path | None) -> None:
         """Allow the paths in a folder, or none at all."""
-        # Absolute, so that errors of the files can be told from it.
+        # Absolute, because errors of the files begin with it.
         self._path = None if path is None else path.absolute()
 
     @property

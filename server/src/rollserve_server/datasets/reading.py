@@ -176,7 +176,7 @@ def encoded(batch: EpisodeBatch, max_bytes: int) -> Iterator[tuple[bytes, bool]]
 
 
 def _fitting(batch: EpisodeBatch, continues: bool, max_bytes: int) -> Iterator[tuple[bytes, bool]]:
-    """Yield the message of a batch, or those of its halves where it is too large."""
+    """Yield the message of a batch, or the messages of its halves where it is too large."""
     message = _message(batch)
     if len(message) <= max_bytes:
         yield message, continues

@@ -1,6 +1,6 @@
 """Seeded resets of ALE's Atari games, without the time that ALE takes to load a game again.
 
-`AtariEnv.reset(seed=…)` loads the game anew, because ALE takes a seed only then. Nearly all of that time, about 90 ms,
+`AtariEnv.reset(seed=…)` loads the game again, because ALE takes a seed only then. Nearly all of that time, about 90 ms,
 goes into tables of colors. The seed determines a single part of what is loaded: the state of the Mersenne Twister that
 decides which actions are repeated.
 """

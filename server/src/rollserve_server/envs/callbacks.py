@@ -237,7 +237,7 @@ def columns_of_infos(added: Sequence[AddedInfo], rows: NDArray[np.bool_]) -> dic
 
 
 def with_added(infos: Mapping[Any, Any], added: Mapping[str, Any]) -> dict[Any, Any]:
-    """Return an environment's infos with those of callbacks; raise CallbackError if it has one of that name."""
+    """Return an environment's infos with what callbacks add; raise CallbackError if it has an info of that name."""
     if _INFO in infos:
         raise CallbackError(f"the environment has an info {_INFO!r} of its own, where callbacks add theirs")
     return {**infos, _INFO: added}

@@ -25,7 +25,7 @@ def info_columns(infos: Mapping[Any, Any], num_rows: int, outer: Sequence[Mappin
     """Return infos in which every row can be read: columns of M values, masks (M,) bool, and mappings of them.
 
     What is no column, such as one number for all rows, becomes a column of values that no message can hold: whoever
-    records them drops and counts them, as those of single environments. Names become texts. Final observations and
+    records them drops and counts them, as it does for single environments. Names become texts. Final observations and
     final infos are left out.
 
     Args:

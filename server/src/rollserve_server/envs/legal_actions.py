@@ -13,7 +13,7 @@ from rollserve_server.envs.leaves import any_value, leaves_of_space
 __all__ = ["legal_action", "legal_columns", "random_value"]
 
 _NAME = "action_mask"
-"""Name by which environments show masks, as an info or as a part of the observation."""
+"""Name that environments show masks under, as an info or as a part of the observation."""
 
 _Path = tuple[str | int, ...]
 
@@ -35,14 +35,14 @@ def random_value(space: Space[Any]) -> Any:
 
 
 def legal_action(space: Space[Any], action: Any, observation: Any, info: Any) -> Any:
-    """Return the action of one row, with legal values in place of those that a mask of the row rules out."""
+    """Return the action of one row, with legal values in place of values that a mask of the row rules out."""
     return _legal_part(space, (), action, (info, observation))
 
 
 def legal_columns(
     space: Space[Any], columns: Sequence[np.ndarray], observations: Mapping[str, Any], infos: Mapping[str, Any]
 ) -> Sequence[np.ndarray]:
-    """Return actions of M rows, for each leaf (M, *A), with legal values in place of those that masks rule out.
+    """Return actions of M rows, for each leaf (M, *A), with legal values in place of values that masks rule out.
 
     Args:
         space: action space of one row.

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _MUJOCO_GL = "MUJOCO_GL"
-"""Variable that says by which library MuJoCo draws; the library is imported with MuJoCo."""
+"""Variable that names the library that MuJoCo draws with; the library is imported with MuJoCo."""
 
 _DRAWING = "gymnasium.envs.mujoco.mujoco_rendering"
 

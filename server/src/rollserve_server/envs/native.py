@@ -1,4 +1,4 @@
-"""Native vector environments: which environments have one, with which arguments, and how it is made."""
+"""Native vector environments: which environments have one, its arguments, and how it is made."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ else:
 class _WithFinalInfos(_VectorWrapper):
     """A vector environment with same-step reset that says which infos belong to which episode.
 
-    Where an episode ends, gymnasium's convention has the infos of the next one, and those of the last step under
+    Where an episode ends, gymnasium's convention has the infos of the next one, and the infos of the last step under
     `final_info`. ALE leaves `final_info` out: the last step of an episode then has no infos.
     """
 

@@ -1,4 +1,4 @@
-"""What environments return from resets and steps, checked but for observations; and the errors about it."""
+"""Results of resets and steps of environments, checked but for observations; and the errors about them."""
 
 from __future__ import annotations
 

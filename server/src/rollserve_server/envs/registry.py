@@ -37,7 +37,7 @@ FORBIDDEN_WRAPPERS = {
 """Wrappers of gymnasium that requests may not name, and why."""
 
 _OWN_WRAPPERS: dict[str, type[gymnasium.Wrapper[Any, Any, Any, Any]]] = {"FixedShapes": FixedShapes}
-"""Wrappers that requests may name beside those of gymnasium."""
+"""Wrappers that requests may name beside gymnasium's."""
 
 _REGISTERING_MODULES = ("ale_py",)
 """Modules of the server's extras that register environments when they are imported."""
@@ -79,7 +79,7 @@ def find_wrapper(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
     Raises:
         NotFoundError: there is no such module or class; the field is `name`.
         InvalidValueError: a module has something else of that name; the field is `name`.
-        NotAllowedError: it is one of gymnasium's that are forbidden; the field is `name`.
+        NotAllowedError: it is a forbidden one of gymnasium's; the field is `name`.
     """
     module_name, class_name = module_of(name), name.rpartition(":")[2]
     if module_name is None:

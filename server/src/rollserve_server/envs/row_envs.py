@@ -301,7 +301,7 @@ class RowEnvs:
         infos: _RowInfos,
         at_limit: NDArray[np.bool_] | None,
     ) -> _RowInfos:
-        """Return the infos with those that callbacks add; all rows that have stepped fail if one raises an error."""
+        """Return the infos with what callbacks add; all rows that have stepped fail if a callback raises an error."""
         stepped = np.array([row for row in rows if row not in self._broken], np.int64)
         merged: dict[int, Mapping[str, Any]] = dict(infos)
         truncated = self.truncated if at_limit is None else self.truncated | (at_limit & ~self.terminated)

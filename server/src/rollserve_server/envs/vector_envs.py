@@ -382,7 +382,7 @@ class VectorEnvs:
     def _with_callbacks(
         self, callbacks: Callbacks, actions: Sequence[np.ndarray], infos: Mapping[Any, Any], columns: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the infos of a step with those that callbacks add; raise EnvFailedError if one raises an error.
+        """Return the infos of a step with what callbacks add; raise EnvFailedError if a callback raises an error.
 
         Args:
             callbacks: the callbacks.
@@ -483,7 +483,7 @@ class VectorEnvs:
 
 
 def _without_final(infos: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the infos of a step without those of the last steps of episodes."""
+    """Return the infos of a step without the infos of the last steps of episodes."""
     return {name: column for name, column in infos.items() if name != FINAL_INFO}
 
 

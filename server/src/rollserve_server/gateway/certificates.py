@@ -92,7 +92,7 @@ class CertificateFiles:
 
         Args:
             settings: names the files.
-            expiry_log: is told when new contents expire.
+            expiry_log: logs when new contents expire.
 
         Raises:
             InvalidValueError: they cannot be used.

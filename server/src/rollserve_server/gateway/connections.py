@@ -1,6 +1,6 @@
 """Connections, seen from outside: whom they are charged to, their number, and the bytes that they have received.
 
-gRPC bounds no peer, and tells of no message before it has arrived whole.
+gRPC bounds no peer, and reports no message before it has arrived whole.
 """
 
 from __future__ import annotations

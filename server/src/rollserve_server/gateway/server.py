@@ -42,7 +42,7 @@ __all__ = ["Gateway", "Interceptor"]
 
 
 Interceptor = grpc.aio.ServerInterceptor
-"""What stands between gRPC and the handlers of RPCs."""
+"""Code between gRPC and the handlers of RPCs."""
 
 _SERVICES = ("", SAMPLER_SERVICE)
 """Names that the health service knows; the empty one stands for the whole server."""

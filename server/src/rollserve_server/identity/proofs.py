@@ -95,7 +95,7 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 class Expiry(NamedTuple):
-    """When something expires.
+    """Expiry of a certificate, token or key.
 
     Attributes:
         setting: name of the setting that names its file.

@@ -55,7 +55,7 @@ _ROUND_SUMS = (
     "paused_seconds",
     "num_pauses",
 )
-"""What the account of a stream has of each round, whatever became of its steps."""
+"""Attributes that the account of a stream has of each round, whatever became of its steps."""
 _MAX_REPORTED = 64  # episodes in an account
 _MAX_TEXT = 256  # characters of an error in an account
 _MAX_LINES, _LINE_SECONDS = 4, 0.25
@@ -320,7 +320,7 @@ class Account:
             self.count_retried(ENVIRONMENT_FAILED, len(failure.indices))
 
     def add_round(self, other: Account, fate: str | None) -> None:
-        """Add the account of a round to that of its stream.
+        """Add the account of a round to the account of its stream.
 
         Args:
             other: account of the round.

@@ -150,7 +150,7 @@ class MessageFormat:
 
 
 DISCARD = MessageFormat(0, None)
-"""For calls that deliver no episodes."""
+"""Message format of calls that deliver no episodes."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ MAX_STREAMS = 16
 
 
 class ApplyUpdate(enum.Enum):
-    """When an update of the agent takes effect in a stream."""
+    """Time at which an update of the agent takes effect in a stream."""
 
     NEXT_FRAGMENT = enum.auto()
     NEXT_STEP = enum.auto()
@@ -266,7 +266,7 @@ class ApplyUpdate(enum.Enum):
 
 
 class WhenFull(enum.Enum):
-    """What a stream does when as much is sampled and not sent as may be."""
+    """Behavior of a stream when as much is sampled and not sent as may be."""
 
     WAIT = enum.auto()
     DROP_OLDEST = enum.auto()

@@ -21,7 +21,7 @@ __all__ = ["own_seed", "reconcile"]
 _log = logging.getLogger(__name__)
 
 _KEY = (0, 0)
-"""Key by which the seeds of later servers derive from the pool's, with their epoch behind it; no others do."""
+"""Key that derives the seeds of later servers from the pool's seed, with their epoch behind it; no other seeds do."""
 _HINT = "the sampler in the cluster has this value; --no-adopt ends it and starts a new one"
 
 

@@ -106,7 +106,7 @@ class WorkOrder(Generic[R]):
 
 
 class MomentsFormat(NamedTuple):
-    """Moments that messages bring beside their bytes: of all steps, or of those of a policy.
+    """Moments that messages bring beside their bytes: of all steps, or of a policy's steps.
 
     Attributes:
         leaves: name and shape of each leaf of the observation space that has moments.
@@ -313,7 +313,7 @@ class EarlyClaim:
         claim_id: the call's number for it; orders of other calls have other numbers.
         start: index of the first episode.
         stop: index of the last episode, plus 1.
-        num_steps: number of steps with which the call ends; None if that is not known.
+        num_steps: number of steps that the call ends with; None if it is not known.
         worker_index: index of the worker that the episodes belong to, for messages; None if they belong to none.
     """
 

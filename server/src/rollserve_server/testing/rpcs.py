@@ -25,7 +25,7 @@ class WrappedRpcs(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
-        """Return the handler of an RPC, wrapped; that of another service as it is."""
+        """Return the handler of an RPC, wrapped unless it belongs to another service."""
         handler, method = await continuation(handler_call_details), handler_call_details.method
         if handler is None or not method.startswith(_PREFIX):
             return handler

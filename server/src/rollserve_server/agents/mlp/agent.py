@@ -39,7 +39,7 @@ class NetworkInput:
 
     Attributes:
         size: size of the input.
-        num_observed: size of the flat observation, with which the input begins.
+        num_observed: size of the flat observation, which the input begins with.
         content: what it holds, for errors.
         states: states that hold the action and the reward before.
         observe: writes flat observations, given as `Agent.act` takes them, to an array (M, num_observed) of floats.
@@ -97,7 +97,7 @@ class _Flattener:
     """
 
     def __init__(self, leaves: Sequence[Leaf], mask: ActionMask | None = None) -> None:
-        """Flatten the leaves of a space, except those that have the mask."""
+        """Flatten the leaves of a space, except leaves that have the mask."""
         positions = list(range(len(leaves)))
         if mask is not None:
             positions = mask.without_hidden(positions)

@@ -167,7 +167,7 @@ class OnnxAgent(Agent):
         """Set `states` to the model's own, followed by the values of the step before that the model takes."""
         names = {port.role: port.name for port in ports}
         states = list(own_states)
-        # Inputs with the positions of their states; positions of states with those of the action's leaves.
+        # Inputs with the positions of their states; positions of states with positions of the action's leaves.
         self._previous_inputs: list[tuple[np.ndarray, int]] = []
         self._action_states: list[tuple[int, int]] = []
         for position, state in enumerate(action_states(action_leaves)):

@@ -23,7 +23,7 @@ _CURRENT = "current_player"
 """Info of environments whose players act one after the other: the player who acts next."""
 
 _POOL_INFOS = ("elapsed_step", "env_id", "players", "reward", "terminated")
-"""Infos of the pool, and those that repeat the result of a step."""
+"""Infos of the pool, and infos that repeat the result of a step."""
 
 
 class EnvPoolPlayers(TurnEnv):
@@ -132,7 +132,7 @@ class EnvPoolPlayers(TurnEnv):
 
 
 def _part(observations: Any, player: int) -> Any:
-    """Return a player's observation, given those of all."""
+    """Return a player's observation, given the observations of all players."""
     if isinstance(observations, Mapping):
         return {name: _part(column, player) for name, column in observations.items()}
     return observations[player]

@@ -125,7 +125,7 @@ def find_turn_wrapper(name: str) -> Callable[..., Any]:
 
     Raises:
         NotFoundError: there is no such wrapper, or its package is not installed; the field is `name`.
-        NotAllowedError: the wrapper is one of PettingZoo's that are forbidden; the field is `name`.
+        NotAllowedError: the wrapper is a forbidden one of PettingZoo's; the field is `name`.
     """
     module_name, short_name = module_of(name), name.rpartition(":")[2]
     if module_name is None:
@@ -231,7 +231,7 @@ def _wrap(env: Any, wrapper: Wrapper, expected_class: type) -> Any:
 
     Raises:
         NotFoundError: there is no such wrapper, or its package is not installed; the field is `name`.
-        NotAllowedError: the wrapper is one of PettingZoo's that are forbidden; the field is `name`.
+        NotAllowedError: the wrapper is a forbidden one of PettingZoo's; the field is `name`.
         InvalidValueError: the wrapper refused its arguments or the environment, or is not one of this interface.
     """
     make = find_turn_wrapper(wrapper.name)

@@ -31,7 +31,7 @@ _STEP_PARTS = ("observations", "rewards", "terminations", "truncations", "infos"
 
 
 class AgentTurn(NamedTuple):
-    """What an agent gets before it acts, or when it has ended.
+    """Turn of an agent: what it gets before it acts, or when it has ended.
 
     Attributes:
         agent: position of the agent among the environment's possible agents.
@@ -96,7 +96,7 @@ class TurnEnv(ABC):
     def cut(self) -> Sequence[AgentTurn]:
         """Return the turns of the agents that wait for theirs, because the caller ends the episode here.
 
-        The next episode may begin in the same state: rewards that were returned are not returned again, and those of
+        The next episode may begin in the same state: rewards that were returned are not returned again, and rewards of
         absent agents are forgotten.
         """
 
@@ -304,5 +304,5 @@ def _info(agent: Any, info: Any) -> Mapping[Any, Any]:
 
 
 def _kept(turn: AgentTurn) -> AgentTurn:
-    """Return a turn as it stays while the environment makes others, for which it may use the same arrays."""
+    """Return a turn with copies of its arrays, which the environment may use for other turns."""
     return turn._replace(observation=copied(turn.observation), info=copied(turn.info))

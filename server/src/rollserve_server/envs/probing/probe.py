@@ -39,7 +39,7 @@ _MAX_TRIAL_SECONDS = 1.0  # for what comes before a trace, which takes about as 
 
 
 class Probed(NamedTuple):
-    """What a probe finds out.
+    """Findings of a probe.
 
     Attributes:
         observation_bytes: bytes that the observations of a call's rows take in a worker.

@@ -187,7 +187,7 @@ def _written(frames: Iterable[np.ndarray], rendering: Rendering, fps: float) -> 
             f"MP4 needs a package that is not installed on the server (pip install 'rollserve-server[video]'): {error}"
         )
         raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND, field="format") from error
-    except OSError as error:  # of ffmpeg; those of the environment are other errors by now
+    except OSError as error:  # of ffmpeg; the environment's are other errors by now
         raise _not_renderable(rendering.spec, f"pictures that MP4 cannot hold: {error}") from error
 
 

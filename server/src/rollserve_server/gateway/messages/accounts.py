@@ -39,7 +39,7 @@ def account_to_proto(account: Account, *, shared_message_bytes: int = 0) -> epis
 
 
 def moments_to_proto(moments: DeliveredMoments | None) -> dict[str, Any]:
-    """Return the fields of an account or a round that have moments, None for those that nobody asked for."""
+    """Return the fields of an account or a round that have moments, None for moments that nobody asked for."""
     fields: dict[str, Any] = {"observation_moments": None, "return_moments": None, "policy_moments": None}
     if moments is None:
         return fields

@@ -115,7 +115,10 @@ def parse_unchecked(kind: type[_M], data: bytes) -> _M:
 
 
 def max_elements(field: FieldDescriptor) -> int:
-    """Return how many elements a repeated field may have; that of numbers and rows, as many as a request has fields."""
+    """Return how many elements a repeated field may have.
+
+    For numbers and rows, only the number of fields of a whole request is bounded.
+    """
     is_number = field.message_type is None and field.enum_type is None and field.type != FieldDescriptor.TYPE_STRING
     return _OTHER_MAX_ELEMENTS.get(field.name, sys.maxsize if is_number else _MAX_ELEMENTS)
 

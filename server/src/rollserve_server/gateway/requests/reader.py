@@ -66,8 +66,8 @@ class RequestReader:
     async def read(self, entry: Rpc, rpc: OpenRpc, data: bytes) -> tuple[Sampler | None, Any]:
         """Return the sampler of a request, if its RPC uses one, and what the request asks for.
 
-        Larger ones are read in threads, which clients share: of those that wait, one of the client with the fewest that
-        are being read is next.
+        Large requests are read in threads, which clients share: the next one is a waiting request of the client with
+        the fewest requests that are being read.
 
         Raises:
             NotFoundError: an unknown sampler.

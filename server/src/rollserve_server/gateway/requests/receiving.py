@@ -158,7 +158,7 @@ class Receiving:
                 read.may_begin.set_result(None)
 
     def _next_read(self) -> _Read | None:
-        """Return the waiting read that begins next: of those that have room, the one with the least share."""
+        """Return the waiting read that begins next: of the reads that have room, the one with the least share."""
         best: _Read | None = None
         share = (0, 0)
         have_room: dict[tuple[Kind, str], bool] = {}
@@ -189,7 +189,7 @@ class Receiving:
         return self._num_begun[read.rpc.peer], max(map(self._num_begun.__getitem__, read.rpc.charged_to))
 
     def _end_arrival(self, read: _Read, num_bytes: int) -> None:
-        """Count the bytes of a request that has arrived no more among those of its connection."""
+        """Stop counting the bytes of an arrived request as unfinished ones of its connection."""
         read.has_arrived = True
         connection = self._connections[read.rpc.connection]
         connection.num_before += num_bytes
@@ -213,7 +213,7 @@ class Receiving:
             self._look_later()
 
     def _look_at_reads(self) -> None:
-        """See what has arrived, and which requests do not; end some if they have too many bytes."""
+        """Check what has arrived, and which requests do not arrive; end some if they have too many bytes."""
         now = time.monotonic()
         late = [read for read in self._begun if not read.has_arrived and now - read.began > _LOOK_SECONDS]
         num_unfinished: dict[str, int] = {}

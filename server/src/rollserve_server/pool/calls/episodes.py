@@ -93,7 +93,7 @@ class EpisodeCall(Call["Order", "Report"]):
         self._num_finished_last = [0] * len(workforce)
         self._steps_per_second = [estimate.steps_per_second] * len(workforce)
         # Whether a worker had nothing to do with its last order, and so would have nothing now unless it gets
-        # something: its buffer is full, its episodes have ended, or those that have not are not needed yet.
+        # something: its buffer is full, its episodes have ended, or its open ones are not needed yet.
         self._is_stuck = [False] * len(workforce)
         can_repeat = isinstance(placement, Anywhere) and self.reproducibility is not Reproducibility.WORKER
         self._straggler_factor = self._settings.straggler_factor if can_repeat else 0.0

@@ -63,7 +63,7 @@ _MAX_OUTCOMES = 1 << 17
 """Largest number of outcomes of agents in an evaluation, whose result then stays below the size that gRPC's clients
 accept by default."""
 _SEED_KEY = (0,)
-"""Key by which the seed of evaluations derives from the pool's; no other seed derives by it."""
+"""Key that derives the seed of evaluations from the pool's seed; no other seed derives by it."""
 _Items = AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]
 
 

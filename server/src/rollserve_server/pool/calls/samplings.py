@@ -404,7 +404,7 @@ def _checked(request: SampleRequest, description: EnvDescription, agent: AgentSp
     Args:
         request: the request.
         description: the environment.
-        agent: the agent that acts; policies by name have moments of their own, those of them that are delivered.
+        agent: the agent that acts; of policies by name, each delivered one has moments of its own.
 
     Raises:
         InvalidValueError: the agent cannot act like that, or has no value or no such policies; or the observations have

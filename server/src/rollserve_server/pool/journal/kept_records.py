@@ -1,4 +1,4 @@
-"""What a journal keeps of a sampler: the records of its state, by what they are about."""
+"""Records of a sampler's state that its journal keeps, by what they are about."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class RoundPlan:
         return discarded
 
     def send_next(self, current: int, num_taken: int) -> PlannedRound | None:
-        """Begin to send the first round, if there is one that has messages and the client has use for it.
+        """Begin to send the first round, if it has messages and the client has use for it.
 
         Args:
             current: version that is current.

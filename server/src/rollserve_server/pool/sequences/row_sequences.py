@@ -303,7 +303,7 @@ class RowSequences:
         return [SavedRowSequence(dataclasses.replace(each.state, previous=None).copy(), each.is_own) for each in moved]
 
     def restore(self, saved: Iterable[SavedRowSequence], own: SavedOwnSequences | None) -> None:
-        """Go on with saved sequences, or with those of an earlier server, before any call.
+        """Go on with saved sequences, or with sequences of an earlier server, before any call.
 
         Args:
             saved: the sequences.

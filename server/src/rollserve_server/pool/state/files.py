@@ -81,7 +81,7 @@ def read_saved_sampler(
 
 
 def _read_records(data: bytes, parse: Callable[[bytes], pb.SavedRecord]) -> Sequence[pb.SavedRecord]:
-    """Return all records but the end, once its digest is that of the bytes before it."""
+    """Return all records but the end, after a check that the end has the digest of the bytes before it."""
     if not data.startswith(_MAGIC):
         raise InvalidValueError.of("", expected="the file of a saved sampler", got="other bytes")
     contents = list(itertools.islice(frames(data, len(_MAGIC)), _MAX_RECORDS + 1))

@@ -179,7 +179,7 @@ class SavedSampler:
     Attributes:
         header: the single values.
         envs: versions of the environments, by number.
-        agents: versions of the agents, by number; in a file, those that fit one of the environments.
+        agents: versions of the agents, by number; a file has only versions that fit one of the environments.
         rows: row sequences, the last one used last.
         run: the run that goes on; None of a file, from which a new run begins.
     """

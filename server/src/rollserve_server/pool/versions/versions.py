@@ -96,7 +96,7 @@ class Versions:
         self.first_env, self.first_agents = 1, 0
         # For each worker that was given only what calls needed then: the versions that it lacked.
         self._lacking: WeakKeyDictionary[WorkerHandle, set[tuple[str, int]]] = WeakKeyDictionary()
-        # For each worker, the versions that it was told to keep, unless it has got a new one since.
+        # For each worker, the versions that the server last told it to keep, unless it has got a new one since.
         self._retained: WeakKeyDictionary[WorkerHandle, KeptVersions] = WeakKeyDictionary()
         self._completing: WeakKeyDictionary[WorkerHandle, asyncio.Lock] = WeakKeyDictionary()
         # The pending version, by kind and number; its value is None until all workers have accepted it.
@@ -117,7 +117,7 @@ class Versions:
         return self.envs.current.description
 
     def env(self, number: int) -> EnvVersion | None:
-        """Return environments by number, below 0 those of evaluations; None if they are not kept."""
+        """Return environments by number, environments of evaluations by a number below 0; None if they are not kept."""
         return self.envs.get(number) if number > 0 else self.evaluation_envs.get(-number)
 
     def env_in_use(self, number: int) -> EnvVersion:
@@ -200,7 +200,7 @@ class Versions:
     async def prepare(
         self, index: int, worker: WorkerHandle, *, may_lack: bool = False, must_lack: bool = False
     ) -> None:
-        """Install all versions that a worker lacks, also those that are accepted meanwhile.
+        """Install all versions that a worker lacks, also versions that are accepted meanwhile.
 
         Args:
             index: index of the worker.
@@ -209,7 +209,7 @@ class Versions:
             must_lack: whether that is left out in any case. `complete` installs it when a call needs it.
 
         Raises:
-            DomainError: the worker cannot take a version, or its environments differ from those of the others.
+            DomainError: the worker cannot take a version, or its environments differ from the other workers'.
         """
         env_versions, policy_versions = await worker.call(Worker.installed_versions)
         names = {("env", version) for version in env_versions} | {("agent", version) for version in policy_versions}

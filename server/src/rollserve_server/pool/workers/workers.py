@@ -164,7 +164,7 @@ class Workers(Sequence[WorkerSlot]):
         return slot.handle
 
     async def available(self, slot: WorkerSlot) -> WorkerHandle:
-        """Return the worker in a slot once there is one that no broadcast has reserved; raises as `ready`."""
+        """Return the worker in a slot once it has one that no broadcast has reserved; raises as `ready`."""
         while True:
             handle = await self.ready(slot)
             if not slot.reserved.locked():
@@ -190,7 +190,7 @@ class Workers(Sequence[WorkerSlot]):
         return value if len(self) == 1 else await asyncio.to_thread(self._backend.share, value)
 
     def forgive(self) -> None:
-        """If all slots are given up, let each have another worker: an update may end what workers were lost to."""
+        """Let each slot have another worker if all are given up: an update may end what workers were lost to."""
         if all(slot.given_up for slot in self._slots):
             for slot in self._slots:
                 slot.restarts.excuse(1)

@@ -73,7 +73,7 @@ class EpisodeGenerator:
         return int(self._bits.random_raw()) >> 33
 
     def policy_numbers(self, root_seed: int, episode_index: int, count: int) -> np.ndarray:
-        """Return the numbers (count,) from 0 up to 1 by which policies are drawn; then as after `env_seed`."""
+        """Return the numbers (count,) from 0 up to 1 to draw policies with; then as after `env_seed`."""
         self._move(_POLICIES, root_seed, episode_index, 0)
         return self.actions.random(count)
 

@@ -317,7 +317,7 @@ def _num_non_finite_steps(
     found += [non_finite_rows(leaf.rows) for leaf in leaves]
     last_steps = np.cumsum(headers.lengths, dtype=np.int64) - 1
     for segments in map(non_finite_rows, (leaf.last for leaf in leaves)):
-        # Where only the message ends, the observation is that of the next message's first step.
+        # Where only the message ends, the observation belongs to the next message's first step.
         found.append(last_steps[segments[content.ends()[segments]]] if len(segments) else segments)
     return len(np.unique(np.concatenate(found))) if any(map(len, found)) else 0
 

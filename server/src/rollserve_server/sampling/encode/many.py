@@ -161,8 +161,8 @@ class _EpisodeCosts(NamedTuple):
     """Upper bounds for the bytes of parts of an episode with T environment steps.
 
     Attributes:
-        going: (T + 1,), bytes of a part that begins with a step, beside its steps: those of the lives that go on.
-        before: (T + 1,), bytes of all steps before a step, with those of the lives that begin with them.
+        going: (T + 1,), bytes of a part that begins with a step, beside its steps: bytes of the lives that go on.
+        before: (T + 1,), bytes of all steps before a step, with the bytes of the lives that begin with them.
         sizes: bounds for a message, for a part beside its steps, and for any step.
     """
 

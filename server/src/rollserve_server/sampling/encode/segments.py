@@ -222,7 +222,7 @@ def info_keys(episodes: Sequence[Episode]) -> set[ColumnKey]:
 
 
 def return_after(total: float, pieces: Sequence[Piece]) -> float:
-    """Return a sum of raw rewards after those of further steps were added one by one: `np.sum` has another order."""
+    """Return a sum of raw rewards, with further steps' rewards added one by one: `np.sum` has another order."""
     for piece in pieces:
         keys = {key[0]: key for key in piece.buffer.columns}
         (rewards,) = piece.arrays(keys.get(ORIGINALS["rewards"], keys["rewards"]))

@@ -74,7 +74,7 @@ class ManyFragmentCollector(FragmentCollector):
         self._policies: Sequence[PolicyLanes] = ()
         # Name and version of each of the policies, and of earlier ones that have made a step which is not complete.
         self._names: list[tuple[str, int]] = []
-        # For each agent, the positions of its columns among those of the log.
+        # For each agent, the positions of its columns in the log.
         stops = np.cumsum([1, *map(len, envs.action_leaves)]).tolist()
         self._log_columns = [range(start, stop) for start, stop in itertools.pairwise(stops)]
         self._restoring = self._restore_each(states, self._replay, self._reset_next)

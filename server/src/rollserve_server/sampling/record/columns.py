@@ -207,7 +207,7 @@ def _stack_keys(keys: Iterable[ColumnKey]) -> frozenset[ColumnKey]:
 
 
 def bytes_of(keys: Iterable[ColumnKey], stacks: Collection[ColumnKey] = ()) -> int:
-    """Return the bytes of a row's step in these columns, of which `stacks` are stacks that continue."""
+    """Return the bytes of a row's step in these columns; `stacks` are the columns of stacks that continue."""
     return sum(key[1].num_bytes // (key[1].shape[0] if key in stacks else 1) for key in keys)
 
 

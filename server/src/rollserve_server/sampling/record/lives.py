@@ -41,7 +41,7 @@ class Life:
 
     Attributes:
         agent: position of the agent among the environment's possible agents.
-        number: number of the life among those of the agent in the episode.
+        number: number of the life among the agent's lives in the episode.
         policy: position of the acting policy among all that may act.
         segment: the life's steps, as an episode whose sums begin with the rewards before the first step.
         reset: the environment's infos that came with the life's first observation.

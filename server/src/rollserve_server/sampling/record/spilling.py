@@ -70,7 +70,7 @@ class Spill:
 
 
 class _File:
-    """A temporary file of a fixed size, of which only what is written takes room on the disk."""
+    """A temporary file of a fixed size; only what is written occupies the disk."""
 
     def __init__(self, num_bytes: int) -> None:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed by the next line

@@ -166,7 +166,7 @@ class _StepBuffer(ColumnBuffer):
         shape: number of steps, and M with unused rows.
         num_rows: M.
         steps: (*shape of the buffer, *shape) each.
-        infos: for each info its values (*shape of the buffer, *shape), and the mask of those that are there.
+        infos: for each info its values (*shape of the buffer, *shape), and the mask of present values.
     """
 
     first: int
@@ -189,7 +189,7 @@ class _StepBuffer(ColumnBuffer):
         mask[rows] = True
 
     def info(self, key: InfoKey, places: NDArray[np.int64]) -> tuple[np.ndarray, NDArray[np.bool_]]:
-        """Return the values of an info at places in the buffer, and the mask of those that are there."""
+        """Return the values of an info at places in the buffer, and the mask of present values."""
         if key not in self.infos:
             return np.zeros((len(places), *key.shape), key.dtype), np.zeros(len(places), np.bool_)
         column, mask = (part.reshape(-1, *part.shape[2:]) for part in self.infos[key])

@@ -113,10 +113,10 @@ export const ParametersSchema: GenMessage<Parameters> = /*@__PURE__*/
  * `activation(norm(weight · input + bias))`. The last layer has no norm and no activation; the others have a norm only
  * with `layer_norm`.
  *
- * With `normalization`, the observation is normalized first. The parameters are finite, and float32 except those of the
- * normalization: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape
- * (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and the parameters
- * that the normalization, the head, the layer norm, the value and the core add.
+ * With `normalization`, the observation is normalized first. All parameters are finite, and all but the normalization's
+ * are float32: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape (layer_sizes[i + 1]) for
+ * i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and the parameters that the normalization,
+ * the head, the layer norm, the value and the core add.
  *
  * A sampling call fails with FAILED_PRECONDITION (AGENT_FAILED) if an output or a value is not finite at an
  * observation: large parameters can make sums overflow, and observations can have elements that are not finite.
@@ -218,7 +218,7 @@ export type MlpAgent = Message<"rollserve.v1.MlpAgent"> & {
   parameters?: Parameters;
 
   /**
-   * If set, hidden layers are normalized before the activation, including those of a separate value.
+   * If set, the hidden layers of the policy and of a separate value are normalized before the activation.
    *
    * @generated from field: rollserve.v1.LayerNorm layer_norm = 11;
    */
@@ -275,7 +275,7 @@ export type MlpAgent = Message<"rollserve.v1.MlpAgent"> & {
   } | { case: undefined; value?: undefined };
 
   /**
-   * If set, observations are normalized before the first layer, also before that of a separate value.
+   * If set, observations are normalized before the first layer of the policy and of a separate value.
    *
    * @generated from field: rollserve.v1.ObservationNormalization normalization = 16;
    */
@@ -1019,8 +1019,8 @@ export const ConstantAgentSchema: GenMessage<ConstantAgent> = /*@__PURE__*/
  * code raises an error at an observation, or gives a result of another form than before, a number that is not finite
  * (agent_infos may be infinite), or an action of integers outside its space.
  *
- * An update can have any of the parameters: those that it leaves out stay as they are, and the code gets all of them.
- * If names, types or shapes change, the agent is probed again.
+ * An update can have any of the parameters: the others stay as they are, and the code gets all parameters. If names,
+ * types or shapes change, the agent is probed again.
  *
  * @generated from message rollserve.v1.PythonAgent
  */

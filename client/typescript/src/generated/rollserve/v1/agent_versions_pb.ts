@@ -203,8 +203,8 @@ export type GetAgentResponse = Message<"rollserve.v1.GetAgentResponse"> & {
   policyVersion: bigint;
 
   /**
-   * The next bytes, at most 2 MiB. All of a stream, one behind the other, are a serialized Agent, with which UpdateAgent
-   * makes an equal agent.
+   * The next bytes, at most 2 MiB. All of a stream, one behind the other, are a serialized Agent: UpdateAgent makes an
+   * equal agent of it.
    *
    * @generated from field: bytes data = 2;
    */

@@ -487,7 +487,7 @@ export type DatasetBatchEnd = Message<"rollserve.v1.DatasetBatchEnd"> & {
 
   /**
    * For files, the messages of the batch, counted from 0, whose first segment goes on with the last one of the message
-   * before. Episodes of live batches are joined as those of ObtainSamples.
+   * before. Episodes of live batches are joined as in ObtainSamples.
    *
    * @generated from field: repeated uint32 continuing_messages = 3;
    */
@@ -508,7 +508,7 @@ export const DatasetBatchEndSchema: GenMessage<DatasetBatchEnd> = /*@__PURE__*/
  */
 export type DatasetPosition = Message<"rollserve.v1.DatasetPosition"> & {
   /**
-   * The positions of all sources, in their order; those of live episodes are zeros.
+   * The positions of all sources, in their order; a source of live episodes has zeros.
    *
    * @generated from field: repeated rollserve.v1.SourcePosition sources = 1;
    */

@@ -48,8 +48,8 @@ export type EpisodeBatch = Message<"rollserve.v1.EpisodeBatch"> & {
   episodeIndices: bigint[];
 
   /**
-   * (S) The number of steps of the same episode before this segment, including those of earlier calls. 0 at an
-   * episode's start.
+   * (S) The number of steps of the same episode before this segment, in this call and earlier ones. 0 at an episode's
+   * start.
    *
    * @generated from field: repeated fixed64 first_steps = 2;
    */
@@ -151,7 +151,7 @@ export type EpisodeBatch = Message<"rollserve.v1.EpisodeBatch"> & {
    * masks' alone: the environment's own values of such names are dropped. When joining messages, a column that a
    * message lacks is a gap of all its rows. The type of a name is the same within an episode, or within a fragment, and
    * can differ between them, as the environment's values do: when joining, convert to the smallest type that holds each
-   * value, which is that of numpy's `result_type`, but uint64 for signed integers beside uint64. If no type does, because
+   * value: the result of numpy's `result_type`, but uint64 for signed integers beside uint64. If no type does, because
    * a negative integer is beside uint64 or one beyond 2^53 beside floats, drop all values of the name. The shape of a
    * name is the same within a message, and can differ between messages: keep the shape of the first one, and leave gaps
    * for the others.
@@ -225,8 +225,8 @@ export type EpisodeBatch = Message<"rollserve.v1.EpisodeBatch"> & {
   lastStates: NamedTensor[];
 
   /**
-   * (S) The sum of the raw rewards of the same episode before this segment, added up step by step, including those of
-   * earlier calls; with the segment's own rewards, the episode's return so far. Only with `return_returns_before` of the
+   * (S) The sum of the raw rewards of the same episode before this segment, in this call and earlier ones, added up
+   * step by step; with the segment's own rewards, the episode's return so far. Only with `return_returns_before` of the
    * call. Empty if all `first_steps` are 0.
    *
    * @generated from field: repeated double returns_before = 24;
@@ -234,7 +234,7 @@ export type EpisodeBatch = Message<"rollserve.v1.EpisodeBatch"> & {
   returnsBefore: number[];
 
   /**
-   * (S) The discounted return R of the same episode after the step before this segment, including those of earlier
+   * (S) The discounted return R of the same episode after the step before this segment, with the rewards of earlier
    * calls: R[t] = `return_discount` · R[t - 1] + reward[t], with R = 0 before an episode's first step. Only with
    * `return_discount` of the call.
    *
@@ -270,11 +270,11 @@ export const EpisodeBatchSchema: GenMessage<EpisodeBatch> = /*@__PURE__*/
  * A column of observations that are stacks of the last K frames, O = (K, *F), with each frame once. Each observation
  * has all frames of the one before except the first, followed by a new one.
  *
- * The frames of the S segments follow each other. A segment of `lengths[s]` steps has `lengths[s]` + K frames: those of
- * its first observation, then the newest frame of each following observation, including the last observation. So the
- * segment's observation of step t, counted from 0, is its frames t to t + K - 1, and its last observation is its last K
- * frames. Both are exactly what the plain columns would hold; where frames do not overlap like this, the plain columns
- * come.
+ * The frames of the S segments follow each other. A segment of `lengths[s]` steps has `lengths[s]` + K frames: the
+ * frames of its first observation, then the newest frame of each following observation, including the last observation.
+ * So the segment's observation of step t, counted from 0, is its frames t to t + K - 1, and its last observation is its
+ * last K frames. Both are exactly what the plain columns would hold; where frames do not overlap like this, the plain
+ * columns come.
  *
  * The observations of one segment need not be copied: they are a view of the frames, of shape (`lengths[s]`, K, *F),
  * whose first two strides are both the size of a frame.
@@ -422,8 +422,8 @@ export const ProgressSchema: GenMessage<Progress> = /*@__PURE__*/
  * `first_episode_index`, which is the first delivered one. The call leaves out `expected_policy_version`,
  * `expected_environment_version`, `prefetch` and `agent_update`.
  *
- * Of an episode that arrived in part, all steps come again; the client drops those that it has. If only the account is
- * missing of ObtainSamples, no steps are left to ask for: the call asks for the last episode once more, with the
+ * Of an episode that arrived in part, all steps come again; the client drops the steps that it has. If only the account
+ * is missing of ObtainSamples, no steps are left to ask for: the call asks for the last episode once more, with the
  * requested steps less those before that episode, and drops it.
  *
  * @generated from message rollserve.v1.Beginning
@@ -503,7 +503,7 @@ export type Beginning = Message<"rollserve.v1.Beginning"> & {
 
   /**
    * Whether the call has made its `agent_update`. False from servers that do not know that field, and sample with the
-   * agent that is there.
+   * present agent.
    *
    * @generated from field: bool agent_updated = 11;
    */
@@ -533,7 +533,7 @@ export const BeginningSchema: GenMessage<Beginning> = /*@__PURE__*/
 
 /**
  * Memory of the server that the client can read large messages from, instead of receiving them. It has no name in any
- * file system: it is freed when the last process that has it open ends, however it ends.
+ * file system: it is freed when the last process that holds it open ends, however it ends.
  *
  * The client opens it as /proc/`process_id`/fd/`file_descriptor`, for reading and writing, and maps `size` bytes. That
  * works for a process of the same user, on the same machine, in the same PID namespace. The client should check that
@@ -618,7 +618,7 @@ export const SharedMessageSchema: GenMessage<SharedMessage> = /*@__PURE__*/
  * Every step is counted: carried plus simulated steps equal the sum of the delivered, kept, superseded, cancelled,
  * lost, idle, discarded, stale, overflow and unsent steps. Only steps that a lost worker had not reported yet are not
  * counted. For a stream, each count is the sum over its rounds: steps that one round keeps are carried by the next one.
- * `first_episode_index` and `row_step_count` are those of the first round, and seed and versions those of the last.
+ * `first_episode_index` and `row_step_count` describe the first round; seed and versions describe the last round.
  *
  * @generated from message rollserve.v1.Account
  */
@@ -653,8 +653,8 @@ export type Account = Message<"rollserve.v1.Account"> & {
   carriedStepCount: bigint;
 
   /**
-   * Steps of episodes beyond the last delivered one, which were started because the call was expected to need them.
-   * They are kept for the next call that continues in the same sequence with the same policy and environment.
+   * Steps of episodes beyond the last delivered one, which the server started because it expected the call to need
+   * them. They are kept for the next call that continues in the same sequence with the same policy and environment.
    *
    * @generated from field: uint64 kept_step_count = 5;
    */
@@ -953,8 +953,8 @@ export type Account = Message<"rollserve.v1.Account"> & {
   nonFiniteStepCount: bigint;
 
   /**
-   * For environments with many agents, the moments of each delivered policy, by name: of the steps of all agents for which
-   * it acted, whatever its version. `observation_moments` and `return_moments` of this message are then not set.
+   * For environments with many agents, the moments of each delivered policy, by name: of the steps of all agents that
+   * it acted for, whatever its version. `observation_moments` and `return_moments` of this message are then not set.
    *
    * @generated from field: repeated rollserve.v1.PolicyMoments policy_moments = 204;
    */
@@ -982,7 +982,7 @@ export type PolicyMoments = Message<"rollserve.v1.PolicyMoments"> & {
   policy: string;
 
   /**
-   * The moments of the observations of the agents for which it acted, as in Account.
+   * The moments of the observations of the agents that the policy acted for, as in Account.
    *
    * @generated from field: repeated rollserve.v1.NamedMoments observation_moments = 2;
    */

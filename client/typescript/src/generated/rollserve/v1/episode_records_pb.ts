@@ -42,8 +42,8 @@ export type GetMetricsRequest = Message<"rollserve.v1.GetMetricsRequest"> & {
   logId: string;
 
   /**
-   * Whether the stream goes on with each record to come until the client cancels it. Otherwise it ends with the last
-   * record that is there.
+   * Whether the stream goes on with each record to come until the client cancels it. Otherwise it ends with the newest
+   * record.
    *
    * @generated from field: bool follow = 4;
    */

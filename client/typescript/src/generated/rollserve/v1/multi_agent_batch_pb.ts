@@ -131,10 +131,9 @@ export type PolicyBatch = Message<"rollserve.v1.PolicyBatch"> & {
 
   /**
    * The segments. `policy_versions` has the version of this policy: the number of the update of the agent that made it.
-   * `terminated`, `truncated` and the last observations are those of the agents; a life that the end of its episode
-   * ends, as by a limit of steps, is truncated. The reward of a step is the sum of what the agent gets until it acts
-   * again. `environment_infos` came with the observation after the step, and `episode_infos` with the first one of the
-   * life.
+   * `terminated`, `truncated` and the last observations are the agents' own; a life that the end of its episode ends,
+   * as by a limit of steps, is truncated. The reward of a step is the sum of what the agent gets until it acts again.
+   * `environment_infos` came with the observation after the step, and `episode_infos` with the first one of the life.
    *
    * @generated from field: rollserve.v1.EpisodeBatch batch = 2;
    */

@@ -13,7 +13,7 @@ export const file_rollserve_v1_policies: GenFile = /*@__PURE__*/
   fileDesc("Chtyb2xsc2VydmUvdjEvcG9saWNpZXMucHJvdG8SDHJvbGxzZXJ2ZS52MSI0CglQb2xpY3lNYXASJwoFcnVsZXMYASADKAsyGC5yb2xsc2VydmUudjEuUG9saWN5UnVsZSJ5CgpQb2xpY3lSdWxlEg4KBG5hbWUYASABKAlIABIQCgZwcmVmaXgYAiABKAlIABISCghwb3NpdGlvbhgDIAEoDUgAEisKB2Nob2ljZXMYBCADKAsyGi5yb2xsc2VydmUudjEuUG9saWN5Q2hvaWNlQggKBmFnZW50cyI/CgxQb2xpY3lDaG9pY2USDgoGcG9saWN5GAEgASgJEg8KB3ZlcnNpb24YAiABKBISDgoGd2VpZ2h0GAMgASgBYgZwcm90bzM");
 
 /**
- * Which policy acts for which agent of an environment with many agents.
+ * The policy for each agent, in an environment with many agents.
  *
  * Where several rules match an agent, its name comes before its position, and that before the longest prefix.
  *
@@ -105,7 +105,7 @@ export type PolicyChoice = Message<"rollserve.v1.PolicyChoice"> & {
   /**
    * The version: 0 for the policy's current one, -k for the k-th version of this policy before it or the oldest one if
    * fewer are held, or a version's number. INVALID_ARGUMENT for a number that is not held: the sampler keeps a policy's
-   * versions with those of its agent, and those that its map names.
+   * versions with its versions of the agent, and the versions that its map names.
    *
    * @generated from field: sint64 version = 2;
    */

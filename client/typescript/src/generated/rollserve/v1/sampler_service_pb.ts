@@ -191,8 +191,8 @@ export type PolicyUpdates = Message<"rollserve.v1.PolicyUpdates"> & {
   policies: { [key: string]: AgentUpdate };
 
   /**
-   * Which policy acts for which agent. Not set: the present map; before there is one, a policy acts for the agent of its
-   * name and for agents whose names are its name, `_` and more, and a single policy for all. INVALID_ARGUMENT if an agent
+   * The policy for each agent. Not set: the present map; before there is one, a policy acts for the agent of its name
+   * and for agents whose names are its name, `_` and more, and a single policy for all. INVALID_ARGUMENT if an agent
    * has no rule.
    *
    * @generated from field: rollserve.v1.PolicyMap policy_map = 2;
@@ -647,9 +647,9 @@ export const ObtainSamplesRequestSchema: GenMessage<ObtainSamplesRequest> = /*@_
  * so on of the sequence of the seed, each one once the one before has ended. Each call delivers the next `step_count` /
  * R steps of each row, cut into fragments: a fragment is what one call delivers of one episode. Workers come in the
  * order of their indices. Of each worker, the fragments of episodes that ended come first, in the order in which they
- * ended (by row where several ended with the same step of all rows), then those of episodes that continue, by row. A
- * fragment of an episode that continues has neither flag set, and its last observation is the first one of the next
- * fragment.
+ * ended (by row where several ended with the same step of all rows); the fragments of episodes that continue come next,
+ * by row. A fragment of an episode that continues has neither flag set, and its last observation is the first one of
+ * the next fragment.
  *
  * A row sequence belongs to a seed, an environment version, a maximum episode length, a kind of horizon and a
  * `return_discount`, or none: calls of one discount continue another row sequence than calls of another one or of none,
@@ -945,8 +945,7 @@ export type SamplingOptions = Message<"rollserve.v1.SamplingOptions"> & {
 
   /**
    * Whether to deliver `last_values`: the value of each segment's last observation, by the version that acted.
-   * INVALID_ARGUMENT for an agent without a number `value` among its infos, and for such a policy among those that are
-   * delivered.
+   * INVALID_ARGUMENT for an agent without a number `value` among its infos, and if a delivered policy has none.
    *
    * @generated from field: bool return_last_values = 25;
    */
@@ -975,9 +974,9 @@ export type SamplingOptions = Message<"rollserve.v1.SamplingOptions"> & {
   returnSpaces: boolean;
 
   /**
-   * Whether the account has the moments of the delivered observations, or where there are many agents, of those of each
-   * policy. INVALID_ARGUMENT with `blackhole`, if the observation space has no Box or MultiBinary leaf, and if such leaves
-   * have more than 131,072 elements in all: the account takes 16 bytes for each, beside `max_message_bytes`.
+   * Whether the account has the moments of the delivered observations, for each policy where there are many agents.
+   * INVALID_ARGUMENT with `blackhole`, if the observation space has no Box or MultiBinary leaf, and if such leaves have
+   * more than 131,072 elements in all: the account takes 16 bytes for each, beside `max_message_bytes`.
    *
    * @generated from field: bool observation_moments = 31;
    */
@@ -1883,7 +1882,7 @@ export type StreamRound = Message<"rollserve.v1.StreamRound"> & {
   stepCount: bigint;
 
   /**
-   * The number of episodes; of fragments, of those that ended.
+   * The number of episodes; for fragments, of the episodes that ended.
    *
    * @generated from field: uint64 episode_count = 8;
    */
@@ -2588,7 +2587,7 @@ export type EvaluateResponse = Message<"rollserve.v1.EvaluateResponse"> & {
     /**
      * The start of the stream: what its episodes are a function of. The environment version is 0 for an environment
      * from the request. If the stream breaks, the same request with this seed, run and versions (except that 0) has the
-     * same result, unless the class is WORKER. All episodes come again: drop those of the broken stream.
+     * same result, unless the class is WORKER. All episodes come again: drop the episodes of the broken stream.
      *
      * @generated from field: rollserve.v1.Beginning beginning = 1;
      */
@@ -2795,10 +2794,11 @@ export type RecordDatasetRequest = Message<"rollserve.v1.RecordDatasetRequest"> 
   } | { case: undefined; value?: undefined };
 
   /**
-   * Options of sampling. Not set, `seed` is a random one, or that of the dataset. FAILED_PRECONDITION (DATASET_DIFFERS)
-   * if the dataset was recorded with another seed, first episode, agent, environment, maximum length or exploration.
-   * INVALID_ARGUMENT for `agent_update`, `prefetch`, `blackhole`, moments and deliveries of single policies, for an
-   * environment version that is not the current one, and in environments with many agents or where rows differ.
+   * Options of sampling. If `seed` is not set, the dataset's seed counts; a new dataset gets a random one.
+   * FAILED_PRECONDITION (DATASET_DIFFERS) if the dataset was recorded with another seed, first episode, agent,
+   * environment, maximum length or exploration. INVALID_ARGUMENT for `agent_update`, `prefetch`, `blackhole`, moments
+   * and deliveries of single policies, for an environment version that is not the current one, and in environments with
+   * many agents or where rows differ.
    *
    * @generated from field: rollserve.v1.SamplingOptions options = 5;
    */
@@ -3216,7 +3216,7 @@ export const SamplerService: GenService<{
    * and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
    * and updates go on meanwhile. Equal environments are asked once.
    *
-   * The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+   * The limits of memory and time are the same as when UpdateEnv tries environments. A method that raises an error,
    * ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
    * hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
    * EnvPool's, and for environments of a profile.
@@ -3262,10 +3262,11 @@ export const SamplerService: GenService<{
    * that order as they become ready, and one account. If the call has to queue, agent, environment and the conditions
    * on versions are evaluated when it is admitted.
    *
-   * Reasons: with `agent_update` those of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION,
-   * POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL,
-   * FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS,
-   * TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
+   * Reasons: with `agent_update`, also the reasons of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+   * UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT,
+   * MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG,
+   * TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY,
+   * ENV_FAILED.
    *
    * @generated from rpc rollserve.v1.SamplerService.ObtainSamples
    */
@@ -3334,7 +3335,7 @@ export const SamplerService: GenService<{
    * that calls sample with. Versions that are neither current nor in use are evicted, oldest first, while they take
    * more memory than `--max-kept-agent-bytes` (1 GiB by default). Does not wait for the workers.
    *
-   * Reasons: only those of any RPC.
+   * Reasons: only what any RPC can fail with.
    *
    * @generated from rpc rollserve.v1.SamplerService.ListAgentVersions
    */
@@ -3408,7 +3409,7 @@ export const SamplerService: GenService<{
    * episodes if they are requested, and the evaluation. While the call queues, or environments are being made, progress
    * comes before the beginning.
    *
-   * Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+   * Reasons: for an environment from the request, the reasons of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
    * UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
    * NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
    * WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
@@ -3422,10 +3423,10 @@ export const SamplerService: GenService<{
   },
   /**
    * Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
-   * call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
-   * one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
-   * the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
-   * can come first, as in Evaluate.
+   * call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over
+   * the workers. Where rows are stepped one by one, the returns equal the returns from Evaluate after an update with a
+   * member's parameters, in the order of the members, however many workers there are. The stream has its beginning,
+   * progress, and the evaluation; progress can come first, as in Evaluate.
    *
    * Episodes run in rows that are stepped one by one, so the environment has to offer that, with the same spaces:
    * INVALID_ARGUMENT for EnvPool's and, for example, for native rows of ALE's games.
@@ -3448,7 +3449,7 @@ export const SamplerService: GenService<{
    * episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
    * on meanwhile; the child process has a lower priority.
    *
-   * The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+   * The limits of memory and time are the same as when UpdateEnv tries environments. Two of these calls run at a time
    * (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
    *
    * INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
@@ -3457,7 +3458,7 @@ export const SamplerService: GenService<{
    *
    * Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
    * ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
-   * TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
+   * TOO_MANY_STALLED_CALLS; for a sampled episode, also the reasons of ObtainSamples.
    *
    * @generated from rpc rollserve.v1.SamplerService.RenderEpisode
    */
@@ -3521,7 +3522,7 @@ export const SamplerService: GenService<{
    * The client needs the scope `data:read`, and `sample` for live episodes.
    *
    * Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
-   * PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
+   * PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes, also the reasons of ObtainSamples.
    *
    * @generated from rpc rollserve.v1.SamplerService.ReadDataset
    */
@@ -3538,7 +3539,7 @@ export const SamplerService: GenService<{
    * A sampler has a lease: it is deleted when no RPC has named it for so long. Each RPC that names it renews the lease,
    * and an open one keeps it.
    *
-   * Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, those of UpdateEnv except
+   * Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, the reasons of UpdateEnv except
    * UNEXPECTED_VERSION, and WORKER_LOST (the workers did not start within `--start-seconds`).
    *
    * @generated from rpc rollserve.v1.SamplerService.CreateSampler
@@ -3552,7 +3553,7 @@ export const SamplerService: GenService<{
    * Deletes a sampler that CreateSampler has created. Its open calls end with NOT_FOUND (SAMPLER_DELETED), and so do
    * later ones. Responds once its workers have ended.
    *
-   * Reasons: only those of any RPC.
+   * Reasons: only what any RPC can fail with.
    *
    * @generated from rpc rollserve.v1.SamplerService.DeleteSampler
    */
@@ -3564,7 +3565,7 @@ export const SamplerService: GenService<{
   /**
    * Lists the samplers of the server. Does not renew their leases.
    *
-   * Reasons: only those of any RPC.
+   * Reasons: only what any RPC can fail with.
    *
    * @generated from rpc rollserve.v1.SamplerService.ListSamplers
    */

@@ -162,7 +162,7 @@ export const SamplerSummarySchema: GenMessage<SamplerSummary> = /*@__PURE__*/
 export type CreateSamplerRequest = Message<"rollserve.v1.CreateSamplerRequest"> & {
   /**
    * The new sampler's name: 1 to 63 of the characters `a` to `z`, `0` to `9` and `-`, else INVALID_ARGUMENT.
-   * ALREADY_EXISTS (SAMPLER_EXISTS) if there is one of this name, except with `exist_ok`.
+   * ALREADY_EXISTS (SAMPLER_EXISTS) if a sampler of this name exists, except with `exist_ok`.
    *
    * @generated from field: string sampler = 1;
    */

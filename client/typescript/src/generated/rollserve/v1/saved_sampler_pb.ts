@@ -110,8 +110,8 @@ export type SavedRecord = Message<"rollserve.v1.SavedRecord"> & {
   } | { case: undefined; value?: undefined };
 
   /**
-   * Whether the record goes on with the one before it, whose part has the same name: its agents, policies, rows or workers
-   * stand behind those of that record. Its other fields have no meaning.
+   * Whether the record goes on with the one before it, whose part has the same name: its agents, policies, rows or
+   * workers come after the ones in that record. Its other fields have no meaning.
    *
    * @generated from field: bool goes_on = 8;
    */
@@ -578,7 +578,7 @@ export type SavedRowEnvironments = Message<"rollserve.v1.SavedRowEnvironments"> 
 
   /**
    * The environments that the operator's profiles have made of `rows`, one for each, if any of them names a profile;
-   * those of no profile are empty. Only in a journal: they may have the operator's passwords.
+   * empty for a row without a profile. Only in a journal: they may have the operator's passwords.
    *
    * @generated from field: repeated rollserve.v1.Environment profiled = 3;
    */
@@ -811,7 +811,7 @@ export type SavedPolicies = Message<"rollserve.v1.SavedPolicies"> & {
   policies: { [key: string]: SavedPolicy };
 
   /**
-   * Which policy acts for which agent.
+   * The policy for each agent.
    *
    * @generated from field: rollserve.v1.PolicyMap policy_map = 2;
    */
@@ -827,7 +827,7 @@ export const SavedPoliciesSchema: GenMessage<SavedPolicies> = /*@__PURE__*/
 
 /**
  * The versions of a policy: the current one, those before it in falling order up to the oldest one that the map counts
- * back to, and then those that the map names by number.
+ * back to, and then the versions that the map names by number.
  *
  * @generated from message rollserve.v1.SavedPolicy
  */

@@ -138,7 +138,7 @@ def _start(settings: RaySettings, num_workers: int | None) -> None:
     Config.initialize("")  # Ray has read the mode when it was imported
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns of a token that is set
     # Ray replaces 127.0.0.1 by the machine's other address, and then listens on all interfaces, except where it knows
-    # that there are no other machines.
+    # that the cluster has no other machines.
     ray_constants.ENABLE_RAY_CLUSTER = False
     # Without a number of workers, Ray counts the cores, because it knows how many a container may use.
     num_cpus = None if num_workers is None else math.ceil(settings.worker_num_cpus * num_workers) or 1

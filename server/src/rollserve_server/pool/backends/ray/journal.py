@@ -120,7 +120,7 @@ class RayJournal:
 
     async def begin(self, state: Callable[[], SavedSampler], header: Callable[[], SavedHeader]) -> None:
         """Start to keep the state; in another actor, of this version, if a server of another one has left it."""
-        # What another version has written is written anew: its trials of agents do not hold here.
+        # What another version has written is written again: its trials of agents do not hold here.
         is_kept = self.state is not None and self.state.header.software == __version__
         if self._software != __version__:
             await self._replace(state())

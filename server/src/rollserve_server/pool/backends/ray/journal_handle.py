@@ -24,7 +24,7 @@ __all__ = ["JournalHandle"]
 
 _NONCE_BYTES = 16
 _ON_HEAD = {"node:__internal_head__": 0.001}
-"""A resource of which each head of a cluster has 1. Without its head a cluster is lost in any case. On another machine
+"""A resource that each head of a cluster has 1 of. Without its head a cluster is lost in any case. On another machine
 the journal could be lost with the server's, or with workers."""
 
 

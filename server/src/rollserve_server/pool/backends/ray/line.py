@@ -62,22 +62,22 @@ _MIN_REGION_BYTES = 1 << 20
 
 
 class MessageKind(enum.IntEnum):
-    """What a frame holds, and which way it goes."""
+    """Kind of a frame: what it holds, and which way it goes."""
 
     CALL = 1
-    """To the worker: a pickled call."""
+    """A pickled call, for the worker."""
     RELEASE = 2
-    """To the worker: the number of a region that the server has read, and that may be written again."""
+    """Number of a region that the server has read: the worker may write to it again."""
     DROP = 3
-    """To the worker: the number of a region that the server has read, and that may be freed."""
+    """Number of a region that the server has read: the worker may free it."""
     ANSWER = 4
-    """To the server: a pickled outcome and a pickled `Place`, or None if the result is within the outcome."""
+    """A pickled outcome and a pickled `Place`, for the server; None for the place if the outcome holds the result."""
     ANSWER_IN_NEW_REGION = 5
-    """The same; the file descriptor of the region, which is new, travels with the frame."""
+    """An answer in a new region, whose file descriptor travels with the frame."""
 
 
 class Place(NamedTuple):
-    """Where a result is.
+    """Place of a result in shared memory.
 
     Attributes:
         number: number of the region; regions have other numbers than all before them.

@@ -97,8 +97,8 @@ class WorkerNames:
             num_workers: number of slots.
 
         Returns:
-            The newest worker of each slot that a server of this version has made, and all other workers, including
-            those of older formats.
+            The newest worker of each slot that a server of this version has made, and all other workers, also of older
+            formats.
         """
         found: dict[int, tuple[tuple[int, int], Any]] = {}
         others = []

@@ -48,8 +48,7 @@ _R = TypeVar("_R")
 
 _CONTROL, _ASIDE = "control", "aside"
 CONCURRENCY = {_CONTROL: 1, _ASIDE: 2}
-"""Concurrency groups of methods that run while the worker works: those that are short, and others, of which one may end
-another."""
+"""Concurrency groups of methods that run while the worker works: short ones, and others, where one may end another."""
 _INLINE_BYTES = 64 << 10
 """Size up to which a buffer travels in its report: waiting for another Ray object costs more than copying it."""
 _LOST_FRAME_SECONDS = 10.0
