@@ -187,6 +187,6 @@ def test_control_endpoint_refuses_what_it_does_not_know(
     assert ask(f"{serving[1]}/faults")[1]["waiting"] == []
 
 
-def test_ordinary_servers_have_no_faults(server: LocalServer) -> None:
+def test_ordinary_servers_have_no_faults(thread_server: LocalServer) -> None:
     with pytest.raises(RuntimeError, match="expected 'reset', got 'fault'"):
-        server.request('fault {"fault": "kill-worker"}')
+        thread_server.request('fault {"fault": "kill-worker"}')
