@@ -103,7 +103,7 @@ def test_population_reports_the_episodes_of_all_members(sampler: rollserve.Sampl
 
 def test_stream_reports_while_it_is_read(sampler: rollserve.Sampler) -> None:
     reports: list[CallProgress] = []
-    with sampler.stream_samples(20_000, progress=reports.append) as stream:
+    with sampler.stream_samples(8000, progress=reports.append) as stream:
         first = next(stream)
         assert all(report.num_steps in (0, first.num_steps) for report in reports)
         num_steps = first.num_steps + sum(batch.num_steps for batch in stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -77,14 +78,14 @@ def test_broken_stream_is_resumed_within_an_episode(sampler: rollserve.Sampler, 
 
 
 def test_resumed_stream_keeps_its_policy_version(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    expected = sampler.obtain_samples(15_000, seed=3)
+    expected = sampler.obtain_samples(6000, seed=3)
     agents = [rollserve.RandomAgent(), rollserve.RandomAgent()]
     with (
-        cutting_proxy(server.address, num_cuts=1, max_bytes=200_000, seed=0) as proxy,
+        cutting_proxy(server.address, num_cuts=1, max_bytes=80_000, seed=0) as proxy,
         rollserve.connect(proxy.address, max_message_bytes=20_000) as distant,
     ):
         version = sampler.status().policy_version
-        with distant.stream_samples(15_000, seed=3, expected_policy_version=version) as stream:
+        with distant.stream_samples(6000, seed=3, expected_policy_version=version) as stream:
             parts = [next(stream)]
             for agent in agents:
                 sampler.update_agent(agent)
@@ -97,34 +98,14 @@ def test_resumed_stream_keeps_its_policy_version(sampler: rollserve.Sampler, ser
 
 
 async def test_broken_stream_of_the_async_client_is_resumed(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    expected = sampler.obtain_samples(15_000, seed=3)
-    with cutting_proxy(server.address, num_cuts=3, max_bytes=375_000, seed=2) as proxy:
+    expected = sampler.obtain_samples(6000, seed=3)
+    with cutting_proxy(server.address, num_cuts=3, max_bytes=150_000, seed=2) as proxy:
         async with rollserve.aconnect(proxy.address, max_message_bytes=20_000) as distant:
             await distant.status()
-            batch = await distant.obtain_samples(15_000, seed=3)
+            batch = await distant.obtain_samples(6000, seed=3)
     assert equal(batch, expected)
     assert batch.account is not None
     assert batch.account.num_resumptions > 0
-
-
-def test_time_that_a_client_takes_for_itself_is_no_silence_of_the_server(
-    sampler: rollserve.Sampler, server: LocalServer
-) -> None:
-    """A stream that breaks after a rest longer than the timeout is resumed all the same."""
-    expected = sampler.obtain_samples(15_000, seed=3)
-    with (
-        cutting_proxy(server.address, num_cuts=0, max_bytes=1, seed=0) as proxy,
-        rollserve.connect(proxy.address, max_message_bytes=20_000) as distant,
-        distant.stream_samples(15_000, seed=3, timeout=1.5) as stream,
-    ):
-        parts = [next(stream)]
-        proxy.flows.clear()
-        time.sleep(1.7)
-        proxy.cut()
-        proxy.flows.set()
-        parts += stream
-        assert stream.end().num_resumptions == 1
-    assert equal(rollserve.EpisodeBatch.concatenate(*parts).joined(), expected)
 
 
 def test_stream_that_keeps_breaking_is_unavailable(sampler: rollserve.Sampler, server: LocalServer) -> None:
@@ -150,17 +131,23 @@ def test_call_of_another_run_is_rejected(sampler: rollserve.Sampler, server: Loc
 
 
 @pytest.fixture(scope="module")
-def first_part(server: LocalServer) -> list[bytes]:
-    """The beginning of a stream of exact episodes, and its first message, which ends within an episode."""
+def messages(server: LocalServer) -> list[bytes]:
+    """A stream of exact episodes, whose first message behind the beginning ends within an episode."""
     with rollserve.connect(server.address) as sampler:
         sampler.update_env("sample_envs:Big", kwargs={"observation_bytes": 1024, "length": 20})
         sampler.update_agent(rollserve.RandomAgent())
     with grpc.insecure_channel(server.address) as channel:
         options = pb.SamplingOptions(seed=3, max_message_bytes=4096)
         request = pb.ObtainExactEpisodesRequest(episode_count_per_worker=1, options=options)
-        responses = list(SamplerServiceStub(channel).ObtainExactEpisodes(request))[:2]
+        responses = list(SamplerServiceStub(channel).ObtainExactEpisodes(request))
     assert not any((*responses[1].batch.terminated, *responses[1].batch.truncated))
     return [response.SerializeToString() for response in responses]
+
+
+@pytest.fixture(scope="module")
+def first_part(messages: list[bytes]) -> list[bytes]:
+    """The beginning of the stream, and its first message."""
+    return messages[:2]
 
 
 LOST = "worker 1 was lost and could not be replaced"
@@ -168,6 +155,30 @@ LOST = "worker 1 was lost and could not be replaced"
 
 def lost() -> Any:
     return raises(rollserve.UnavailableError, reason=rollserve.Reason.WORKER_LOST, quotes=LOST)
+
+
+def test_time_that_a_client_takes_for_itself_leaves_a_broken_stream_its_patience(messages: list[bytes]) -> None:
+    has_rested, calls = threading.Event(), itertools.count()
+
+    def break_once(context: grpc.ServicerContext) -> Iterator[bytes]:
+        if next(calls):
+            yield from messages
+            return
+        yield from messages[:2]
+        has_rested.wait(20)
+        abort(context, rollserve.Reason.WORKER_LOST, LOST)
+
+    with (
+        scripted_server(ObtainExactEpisodes=break_once) as address,
+        rollserve.connect(address) as sampler,
+        sampler.stream_exact_episodes(1, seed=3, timeout=1) as stream,
+    ):
+        parts = [next(stream)]
+        time.sleep(1.2)
+        has_rested.set()
+        parts += stream
+    assert rollserve.EpisodeBatch.concatenate(*parts).joined().lengths.tolist() == [20, 20]
+    assert next(calls) == 2
 
 
 class Repeating:
