@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -28,20 +30,19 @@ settings.load_profile("repeatable")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name the groups of `--dist loadgroup`, so that each process starts few servers.
 
-    All tests with the shared server are one group, and so are all with the shared Ray cluster: each takes 10 s of
-    processor time to start, and 4 % of a core as long as it runs. Other tests are grouped by file.
+    All tests with the shared server on Ray are one group, and so are all with the shared Ray cluster: each takes 10 s
+    of processor time to start, and 4 % of a core as long as it runs. Other tests are grouped by file.
     """
     for item in items:
         assert isinstance(item, pytest.Function)
-        shared = (name for name in ("server", "ray_backend") if name in item.fixturenames)
-        group = next((name for name in shared if not hasattr(item.module, name)), item.location[0])
+        shared = (name for name in ("ray_server", "ray_backend") if name in item.fixturenames)
+        group = next(shared, item.location[0])
         item.add_marker(pytest.mark.xdist_group(group))
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A server on Ray with two workers that all tests share; each test sets the environment and agent it needs."""
-    log = tmp_path_factory.mktemp("server") / "server.log"
+@contextlib.contextmanager
+def _shared_server(log: Path, *others: str) -> Iterator[LocalServer]:
+    """A server with two workers that tests share; each test sets the environment and agent it needs."""
     options = (
         "--env",
         "CartPole-v1",
@@ -58,10 +59,30 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
         "--straggler-factor",  # test machines may be slow enough to make any episode a straggler
         "0",
     )
-    with local_server(*options, log=log, environment=server_environment()) as running:
+    with local_server(*options, *others, log=log, environment=server_environment()) as running:
         yield running
     text = log.read_text()
     assert "Traceback" not in text, text
+
+
+@pytest.fixture(scope="session")
+def ray_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """The server whose workers are Ray's."""
+    with _shared_server(tmp_path_factory.mktemp("server") / "server.log") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def light_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """The server whose workers are threads: starts, updates and calls take a third less processor time, or far less."""
+    with _shared_server(tmp_path_factory.mktemp("server") / "server.log", "--backend", "in-process") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server(ray_server: LocalServer) -> LocalServer:
+    """The shared server; folders and files whose tests need no processes of workers have `light_server` here."""
+    return ray_server
 
 
 @pytest.fixture(scope="session")

@@ -37,12 +37,15 @@ async def test_async_client_returns_the_same_results(server: LocalServer) -> Non
 
 
 async def test_join_returns_the_rest_of_a_stream(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    whole = sampler.obtain_samples(60_000, seed=3)
-    with sampler.stream_samples(60_000, seed=3) as stream:
+    whole = sampler.obtain_samples(3000, seed=3)
+    with (
+        rollserve.connect(server.address, max_message_bytes=20_000) as connected,
+        connected.stream_samples(3000, seed=3) as stream,
+    ):
         parts = [next(stream), stream.join()]
     async with (
-        rollserve.aconnect(server.address) as asynchronous,
-        asynchronous.stream_samples(60_000, seed=3) as async_stream,
+        rollserve.aconnect(server.address, max_message_bytes=20_000) as asynchronous,
+        asynchronous.stream_samples(3000, seed=3) as async_stream,
     ):
         async_parts = [await anext(async_stream), await async_stream.join()]
     for first, rest in (parts, async_parts):

@@ -6,7 +6,6 @@ import asyncio
 import pickle
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from support import equal, raises, silent_address
 
 import rollserve
 from rollserve._calls.rpc_errors import METHODS
-from rollserve_server.local import LocalServer, local_server
+from rollserve_server.local import LocalServer
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 
@@ -33,13 +32,6 @@ def test_stream_shows_its_address(sampler: rollserve.Sampler, server: LocalServe
         account = stream.join().account
         assert account is not None
         assert repr(stream) == f"<SampleStream from '{server.address}', {account.num_simulated_steps} steps simulated>"
-
-
-def test_server_shows_its_address_and_process(tmp_path: Path) -> None:
-    options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1")
-    with local_server(*options, log=tmp_path / "log") as server:
-        assert repr(server) == f"<LocalServer '{server.address}', process {server.process.pid}>"
-    assert repr(server) == f"<LocalServer '{server.address}', ended with status 0>"
 
 
 def test_sampler_connects_in_a_spawned_process(sampler: rollserve.Sampler) -> None:
@@ -128,13 +120,11 @@ def test_async_error_is_shown_once(sampler: rollserve.Sampler, server: LocalServ
     assert "".join(traceback.format_exception(caught.value)).count("Traceback (most recent call last)") == 1
 
 
-def test_error_names_the_method(tmp_path: Path) -> None:
-    options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1")
-    with local_server(*options, log=tmp_path / "log") as server, rollserve.connect(server.address) as sampler:
-        for call in (sampler.obtain_samples, sampler.obtain_fragments, sampler.evaluate):
-            with raises(rollserve.PreconditionError, reason=rollserve.Reason.NO_AGENT, quotes="update_agent") as caught:
-                call(1)
-            assert "UpdateAgent" not in str(caught.value)
+def test_error_names_the_method(thread_sampler: rollserve.Sampler) -> None:
+    for call in (thread_sampler.obtain_samples, thread_sampler.obtain_fragments, thread_sampler.evaluate):
+        with raises(rollserve.PreconditionError, reason=rollserve.Reason.NO_AGENT, quotes="update_agent") as caught:
+            call(1)
+        assert "UpdateAgent" not in str(caught.value)
 
 
 def test_methods_of_all_rpcs_are_known() -> None:

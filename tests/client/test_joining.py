@@ -196,13 +196,13 @@ def test_buffer_holds_a_batch_until_the_next_call(
 
 def test_buffer_memory_is_reused(sampler: rollserve.Sampler) -> None:
     buffer = rollserve.EpisodeBuffer()
-    first = sampler.obtain_samples(2000, seed=1, out=buffer)
-    expected = sampler.obtain_samples(2000, seed=2)
-    second = sampler.obtain_samples(2000, seed=2, out=buffer)
+    first = sampler.obtain_samples(500, seed=1, out=buffer)
+    expected = sampler.obtain_samples(500, seed=2)
+    second = sampler.obtain_samples(500, seed=2, out=buffer)
     assert equal(second, expected)
     assert np.shares_memory(np.asarray(first.observations), np.asarray(second.observations))
-    assert np.array_equal(np.asarray(first.observations)[:2000], np.asarray(expected.observations)[:2000])
-    larger = sampler.obtain_samples(20_000, seed=2, out=buffer)
+    assert np.array_equal(np.asarray(first.observations)[:500], np.asarray(expected.observations)[:500])
+    larger = sampler.obtain_samples(5000, seed=2, out=buffer)
     assert not np.shares_memory(np.asarray(larger.observations), np.asarray(second.observations))
     assert equal(second, expected)
     assert equal(sampler.obtain_exact_episodes(3, seed=4, out=buffer), sampler.obtain_exact_episodes(3, seed=4))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
 from scripted_server import scripted_server
@@ -21,8 +22,9 @@ from terminals import run_on_a_terminal
 import rollserve
 from rollserve import CallProgress
 from rollserve_server.local import LocalServer
+from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve_wire.v1 import sampler_service_pb2 as pb
-from rollserve_wire.v1.episode_batch_pb2 import Beginning, Progress
+from rollserve_wire.v1.episode_batch_pb2 import Beginning, EpisodeBatch, Progress
 
 CALLS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "samples": ("obtain_samples", 3000, {}),
@@ -101,7 +103,7 @@ def test_population_reports_the_episodes_of_all_members(sampler: rollserve.Sampl
 
 def test_stream_reports_while_it_is_read(sampler: rollserve.Sampler) -> None:
     reports: list[CallProgress] = []
-    with sampler.stream_samples(50_000, progress=reports.append) as stream:
+    with sampler.stream_samples(8000, progress=reports.append) as stream:
         first = next(stream)
         assert all(report.num_steps in (0, first.num_steps) for report in reports)
         num_steps = first.num_steps + sum(batch.num_steps for batch in stream)
@@ -111,17 +113,17 @@ def test_stream_reports_while_it_is_read(sampler: rollserve.Sampler) -> None:
 def test_interruptions_lead_to_no_step_that_is_counted_twice(sampler: rollserve.Sampler, server: LocalServer) -> None:
     reports: list[CallProgress] = []
     with (
-        cutting_proxy(server.address, num_cuts=3, max_bytes=600_000, seed=0) as proxy,
-        rollserve.connect(proxy.address) as distant,
+        cutting_proxy(server.address, num_cuts=3, max_bytes=150_000, seed=0) as proxy,
+        rollserve.connect(proxy.address, max_message_bytes=20_000) as distant,
     ):
         distant.status()
-        batch = distant.obtain_samples(24_000, seed=3, progress=reports.append)
-        result = distant.evaluate(500, return_episodes=True, progress=reports.append)
+        batch = distant.obtain_samples(6000, seed=3, progress=reports.append)
+        result = distant.evaluate(125, return_episodes=True, progress=reports.append)
         assert proxy.num_cuts > 0
     assert batch.account is not None
     assert batch.account.num_resumptions > 0
     calls = [list(group) for _, group in itertools.groupby(reports, lambda report: report.num_requested_steps)]
-    check_reports(calls[0], "samples", batch, 24_000)
+    check_reports(calls[0], "samples", batch, 6000)
     assert calls[1][-1].num_steps == result.episodes.num_steps
 
 
@@ -221,6 +223,40 @@ def test_function_learns_what_the_call_waits_for(method: str) -> None:
     assert reports[-1].num_simulated_steps == 50
     assert reports[-1].fraction == (0.5 if method == "obtain_samples" else None)
     assert reports[-1].num_requested_episodes == (None if method == "obtain_samples" else 300)
+
+
+def delivering(context: grpc.ServicerContext) -> Iterator[bytes]:
+    """Script a call that delivers three episodes of two steps, tells of seven steps before the last, and fails."""
+    episode = EpisodeBatch(
+        lengths=[2],
+        terminated=[True],
+        truncated=[False],
+        policy_versions=[1],
+        environment_seeds=[1],
+        episode_indices=[0],
+        first_steps=[0],
+        rewards=tensor_to_proto(np.zeros(2)),
+        observations=named_tensors_to_proto({"": np.zeros((2, 1))}),
+        last_observations=named_tensors_to_proto({"": np.zeros((1, 1))}),
+        actions=named_tensors_to_proto({"": np.zeros(2)}),
+    )
+    batch = pb.ObtainSamplesResponse(batch=episode)
+    told = pb.ObtainSamplesResponse(progress=Progress(simulated_step_count=7))
+    for response in (pb.ObtainSamplesResponse(beginning=Beginning(worker_count=1)), batch, batch, told, batch):
+        yield response.SerializeToString()
+        time.sleep(0.15)
+    context.abort(grpc.StatusCode.INTERNAL, "it is over")
+
+
+def test_delivered_steps_count_as_simulated() -> None:
+    reports: list[CallProgress] = []
+    with (
+        scripted_server(ObtainSamples=delivering) as address,
+        rollserve.connect(address) as sampler,
+        raises(rollserve.ServerError),
+    ):
+        sampler.obtain_samples(6, progress=reports.append)
+    assert [report.num_simulated_steps for report in reports] == [0, 2, 4, 7, 7]
 
 
 def evaluating(context: grpc.ServicerContext) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,18 +17,23 @@ from scripted_server import abort, scripted_server
 from support import equal, raises
 
 import rollserve
-from rollserve._calls.interruptions import Backoff
 from rollserve_server.local import LocalServer
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1.episode_batch_pb2 import Progress
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 CALLS: dict[str, Callable[[rollserve.Sampler], rollserve.EpisodeBatch]] = {
-    "at least": lambda sampler: sampler.obtain_samples(24_000, seed=3, first_episode_index=5),
-    "exactly": lambda sampler: sampler.obtain_exact_episodes(280, seed=3),
-    "of blocks": lambda sampler: sampler.obtain_samples(24_000, seed=3, first_episode_index=5),
-    "exactly of blocks": lambda sampler: sampler.obtain_exact_episodes(280, seed=3),
+    "at least": lambda sampler: sampler.obtain_samples(6000, seed=3, first_episode_index=5),
+    "exactly": lambda sampler: sampler.obtain_exact_episodes(70, seed=3),
+    "of blocks": lambda sampler: sampler.obtain_samples(6000, seed=3, first_episode_index=5),
+    "exactly of blocks": lambda sampler: sampler.obtain_exact_episodes(70, seed=3),
 }
+
+
+@pytest.fixture(scope="module")
+def server(ray_server: LocalServer) -> LocalServer:
+    """The server on Ray, whose workers' results pass through its object store."""
+    return ray_server
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -37,8 +43,8 @@ def test_broken_stream_is_resumed(sampler: rollserve.Sampler, server: LocalServe
         sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=4))
     expected = CALLS[call](sampler)
     with (
-        cutting_proxy(server.address, num_cuts=4, max_bytes=600_000, seed=seed) as proxy,
-        rollserve.connect(proxy.address) as distant,
+        cutting_proxy(server.address, num_cuts=4, max_bytes=150_000, seed=seed) as proxy,
+        rollserve.connect(proxy.address, max_message_bytes=20_000) as distant,
     ):
         distant.status()
         batch = CALLS[call](distant)
@@ -72,14 +78,14 @@ def test_broken_stream_is_resumed_within_an_episode(sampler: rollserve.Sampler, 
 
 
 def test_resumed_stream_keeps_its_policy_version(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    expected = sampler.obtain_samples(60_000, seed=3)
+    expected = sampler.obtain_samples(6000, seed=3)
     agents = [rollserve.RandomAgent(), rollserve.RandomAgent()]
     with (
-        cutting_proxy(server.address, num_cuts=1, max_bytes=800_000, seed=0) as proxy,
-        rollserve.connect(proxy.address) as distant,
+        cutting_proxy(server.address, num_cuts=1, max_bytes=80_000, seed=0) as proxy,
+        rollserve.connect(proxy.address, max_message_bytes=20_000) as distant,
     ):
         version = sampler.status().policy_version
-        with distant.stream_samples(60_000, seed=3, expected_policy_version=version) as stream:
+        with distant.stream_samples(6000, seed=3, expected_policy_version=version) as stream:
             parts = [next(stream)]
             for agent in agents:
                 sampler.update_agent(agent)
@@ -92,11 +98,11 @@ def test_resumed_stream_keeps_its_policy_version(sampler: rollserve.Sampler, ser
 
 
 async def test_broken_stream_of_the_async_client_is_resumed(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    expected = sampler.obtain_samples(60_000, seed=3)
-    with cutting_proxy(server.address, num_cuts=3, max_bytes=1_500_000, seed=2) as proxy:
-        async with rollserve.aconnect(proxy.address) as distant:
+    expected = sampler.obtain_samples(6000, seed=3)
+    with cutting_proxy(server.address, num_cuts=3, max_bytes=150_000, seed=2) as proxy:
+        async with rollserve.aconnect(proxy.address, max_message_bytes=20_000) as distant:
             await distant.status()
-            batch = await distant.obtain_samples(60_000, seed=3)
+            batch = await distant.obtain_samples(6000, seed=3)
     assert equal(batch, expected)
     assert batch.account is not None
     assert batch.account.num_resumptions > 0
@@ -124,28 +130,24 @@ def test_call_of_another_run_is_rejected(sampler: rollserve.Sampler, server: Loc
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-def test_backoff_ignores_time_before_the_first_failure() -> None:
-    backoff = Backoff(patience_seconds=0.3)
-    for _ in range(2):
-        time.sleep(0.4)
-        assert backoff.next_seconds() is not None
-        time.sleep(0.4)
-        assert backoff.next_seconds() is None
-        backoff.succeed()
-
-
 @pytest.fixture(scope="module")
-def first_part(server: LocalServer) -> list[bytes]:
-    """The beginning of a stream of exact episodes, and its first message, which ends within an episode."""
+def messages(server: LocalServer) -> list[bytes]:
+    """A stream of exact episodes, whose first message behind the beginning ends within an episode."""
     with rollserve.connect(server.address) as sampler:
         sampler.update_env("sample_envs:Big", kwargs={"observation_bytes": 1024, "length": 20})
         sampler.update_agent(rollserve.RandomAgent())
     with grpc.insecure_channel(server.address) as channel:
         options = pb.SamplingOptions(seed=3, max_message_bytes=4096)
         request = pb.ObtainExactEpisodesRequest(episode_count_per_worker=1, options=options)
-        responses = list(SamplerServiceStub(channel).ObtainExactEpisodes(request))[:2]
+        responses = list(SamplerServiceStub(channel).ObtainExactEpisodes(request))
     assert not any((*responses[1].batch.terminated, *responses[1].batch.truncated))
     return [response.SerializeToString() for response in responses]
+
+
+@pytest.fixture(scope="module")
+def first_part(messages: list[bytes]) -> list[bytes]:
+    """The beginning of the stream, and its first message."""
+    return messages[:2]
 
 
 LOST = "worker 1 was lost and could not be replaced"
@@ -153,6 +155,30 @@ LOST = "worker 1 was lost and could not be replaced"
 
 def lost() -> Any:
     return raises(rollserve.UnavailableError, reason=rollserve.Reason.WORKER_LOST, quotes=LOST)
+
+
+def test_time_that_a_client_takes_for_itself_leaves_a_broken_stream_its_patience(messages: list[bytes]) -> None:
+    has_rested, calls = threading.Event(), itertools.count()
+
+    def break_once(context: grpc.ServicerContext) -> Iterator[bytes]:
+        if next(calls):
+            yield from messages
+            return
+        yield from messages[:2]
+        has_rested.wait(20)
+        abort(context, rollserve.Reason.WORKER_LOST, LOST)
+
+    with (
+        scripted_server(ObtainExactEpisodes=break_once) as address,
+        rollserve.connect(address) as sampler,
+        sampler.stream_exact_episodes(1, seed=3, timeout=1) as stream,
+    ):
+        parts = [next(stream)]
+        time.sleep(1.2)
+        has_rested.set()
+        parts += stream
+    assert rollserve.EpisodeBatch.concatenate(*parts).joined().lengths.tolist() == [20, 20]
+    assert next(calls) == 2
 
 
 class Repeating:

@@ -30,17 +30,36 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "conformance.md").read_text()
 
 TAMPERING = """
-import json, sys
+import json, pathlib, sys
 from rollserve_conformance import python_adapter as adapter
 
-changes = iter(json.loads(sys.argv[1]))
+file = pathlib.Path(sys.argv[1])
 for line in sys.stdin:
-    case = json.loads(line)
+    case, (change, *others) = json.loads(line), json.loads(file.read_text())
+    file.write_text(json.dumps(others))
+    if change.startswith("case"):
+        exec(change)
     r = adapter._results(case)
-    exec(next(changes))
+    if change.startswith("r"):
+        exec(change)
     print(json.dumps({"case": case["case"], "results": r}), flush=True)
 """
-"""An adapter that changes its results, one after the other, by the statements of its argument."""
+"""An adapter that changes what it is asked, `case`, or its results, `r`, by the next statement in a file."""
+
+SILENCES = """
+import json, sys
+case = json.loads(input())["case"]
+match case:
+    case "status":
+        print("ready", file=sys.stderr)
+        sys.exit(3)
+    case "no-agent":
+        print("hello")
+        input()
+    case _:
+        print(json.dumps({"case": case}))
+"""
+"""An adapter that answers no case: ends, chatters, or has no results."""
 
 
 def run_kit(*options: str, adapter: Iterable[str] = ADAPTER) -> subprocess.CompletedProcess[str]:
@@ -51,7 +70,13 @@ def outcomes(file: Path) -> dict[str, Any]:
     return {outcome["case"]: outcome for outcome in json.loads(file.read_text())}
 
 
-def test_python_client_passes_all_cases(tmp_path: Path) -> None:
+def test_python_client_passes_all_cases_past_a_proxy_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing listens there
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
     result = run_kit("--json", str(tmp_path / "python.json"))
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.splitlines()[-1] == f"{len(CASES)} cases: {len(CASES)} passed"
@@ -83,6 +108,11 @@ CHANGES = [
     ("recorded-ended-episodes", "r[0]['progress'].update(num_ended_episodes=2)", "num_ended_episodes: expected 9"),
     ("ends-of-fragments", "r[3]['batch']['returns_before'][0] = None", "returns_before: expected"),
     ("plain-box", "r[2]['batch']['raw_rewards'] = r[2]['batch']['rewards']", "raw_rewards: expected [], got"),
+    (
+        "plain-box",
+        "case['operations'][2]['num_steps'] += 1",
+        "obtain_samples, request.step_count: expected 60, got 61",
+    ),
     ("warnings", "r[3]['warnings'].pop()", "warnings: expected"),
     ("call-environments", "r[1]['values'].append(1)", "values: expected"),
     ("many-parallel", "r[2]['multi_agent_batch']['policies'].pop('late')", "policies: expected"),
@@ -98,59 +128,39 @@ CHANGES = [
     ("many-views", "r[2]['by_agent'].pop('guard')", "by_agent: expected"),
     ("many-views", "r[5]['joint']['second']['acted']['']['sha256'] = '0'", "joint.second.acted..sha256: expected"),
     ("many-evaluation", "r[3]['agent_returns']['by_policy']['a@1'] = 0.0", "by_policy.a@1: expected"),
+    ("token-missing", "r[0]['error'].update(kind='invalid_argument')", "kind: expected access"),
 ]
-"""Errors of a client in its results, by the case, and what the kit says of each."""
+"""Errors of a client in its requests and results, by the case, and what the kit says of each."""
 
 
-SECURE_CHANGES = [("token-missing", "r[0]['error'].update(kind='invalid_argument')", "kind: expected access")]
-
-
-@pytest.mark.parametrize("changes", [CHANGES, SECURE_CHANGES], ids=["plain", "secure"])
-def test_wrong_results_fail(tmp_path: Path, changes: list[tuple[str, str, str]]) -> None:
+def test_wrong_requests_and_results_fail(tmp_path: Path) -> None:
     script, file = tmp_path / "adapter.py", tmp_path / "outcomes.json"
     script.write_text(TAMPERING)
-    options = [option for case, _, _ in changes for option in ("--case", case)]
-    statements = json.dumps([statement for _, statement, _ in changes])
-    result = run_kit(*options, "--json", str(file), adapter=(sys.executable, str(script), statements))
+    options = [option for case, _, _ in CHANGES for option in ("--case", case)]
+    statements = tmp_path / "statements.json"  # of all adapters: the kit starts one for each of its servers
+    statements.write_text(json.dumps([statement for _, statement, _ in CHANGES]))
+    result = run_kit(*options, "--json", str(file), adapter=(sys.executable, str(script), str(statements)))
     assert result.returncode == 1, result.stdout + result.stderr
-    assert result.stdout.splitlines()[-1] == f"{len(changes)} cases: {len(changes)} failed"
-    for outcome, (case, _, text) in zip(json.loads(file.read_text()), changes, strict=True):
+    assert result.stdout.splitlines()[-1] == f"{len(CHANGES)} cases: {len(CHANGES)} failed"
+    for outcome, (case, _, text) in zip(json.loads(file.read_text()), CHANGES, strict=True):
         assert outcome["case"] == case
         assert text in outcome["text"]
 
 
-@pytest.mark.parametrize(
-    ("script", "text"),
-    [
-        ("import sys; print('ready', file=sys.stderr); sys.exit(3)", "the adapter has ended"),
-        ("print('hello'); input()", "expected the answer to 'status', got 'hello"),
-        ("import json; print(json.dumps({'case': json.loads(input())['case']}))", "expected results, got"),
-    ],
-    ids=["ends", "chatters", "has no results"],
-)
-def test_adapter_that_does_not_answer_fails(script: str, text: str) -> None:
-    result = run_kit("--case", "status", adapter=(sys.executable, "-c", script))
+def test_adapter_that_does_not_answer_fails(tmp_path: Path) -> None:
+    texts = {
+        "status": "the adapter has ended",
+        "no-agent": "expected the answer to 'no-agent', got 'hello",
+        "plain-box": "expected results, got",
+    }
+    file = tmp_path / "outcomes.json"
+    options = [option for case in texts for option in ("--case", case)]
+    result = run_kit(*options, "--json", str(file), adapter=(sys.executable, "-c", SILENCES))
     assert result.returncode == 1
-    assert text in result.stdout
-    assert "1 cases: 1 failed" in result.stdout
-
-
-def test_request_that_says_something_else_fails(tmp_path: Path) -> None:
-    script = tmp_path / "adapter.py"
-    script.write_text(TAMPERING.replace("    r =", "    case['operations'][2]['num_steps'] += 1\n    r ="))
-    result = run_kit("--case", "plain-box", adapter=(sys.executable, str(script), '["pass"]'))
-    assert result.returncode == 1
-    assert "obtain_samples, request.step_count: expected 60, got 61" in result.stdout
-
-
-@pytest.mark.parametrize("case", ["plain-box", "tls-and-token"])
-def test_kit_reaches_its_servers_past_a_proxy_of_the_environment(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing listens there
-    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    result = run_kit("--case", case)
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == "3 cases: 3 failed"
+    for case, outcome in outcomes(file).items():
+        assert texts[case] in outcome["text"]
+        assert texts[case] in result.stdout
 
 
 def test_feature_that_a_client_lacks_is_named(tmp_path: Path) -> None:

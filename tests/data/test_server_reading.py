@@ -62,6 +62,11 @@ def test_server_streams_what_the_local_reader_reads(reading: tuple[rollserve.Sam
     sampler, folder = reading
     path = WRITERS[name](ended(whole_episodes()), folder)
     assert_streams_same(sampler, folder, path, batch_size=4)
+
+
+def test_server_streams_with_the_options_of_the_local_reader(reading: tuple[rollserve.Sampler, Path]) -> None:
+    sampler, folder = reading
+    path = WRITERS["minari"](ended(whole_episodes()), folder)
     options = {"length": 2, "num_epochs": 2, "shuffle_seed": 3, "shuffle_steps": 8, "shard": (1, 2)}
     assert_streams_same(sampler, folder, path, batch_size=3, infos=False, **options)
 
@@ -192,7 +197,9 @@ def test_requests_that_do_not_fit_are_refused_by_name(reading: tuple[rollserve.S
         list(sampler.read_mix([]))
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(
+    "name", [name if name == "minari" else pytest.param(name, marks=pytest.mark.slow) for name in WRITERS]
+)
 def test_truncated_files_are_refused_without_the_servers_folder(
     reading: tuple[rollserve.Sampler, Path], name: str
 ) -> None:

@@ -220,10 +220,9 @@ PARAMETER_CASES = {
 }
 
 
-@pytest.mark.usefixtures("unchanged")
 @rejections({**UPDATE_CASES, **SETTING_CASES, **PARAMETER_CASES})
-def test_agent_update_is_rejected(stub: SamplerServiceStub, rejection: Rejection) -> None:
-    error = rejection_of(stub.UpdateAgent, rejection.request)
+def test_agent_update_is_rejected(unchanged_stub: SamplerServiceStub, rejection: Rejection) -> None:
+    error = rejection_of(unchanged_stub.UpdateAgent, rejection.request)
     check_status(error, rejection.reason, field=rejection.field, quotes=rejection.quotes)
 
 

@@ -257,21 +257,19 @@ OTHER_CASES = {
 }
 
 
-@pytest.mark.usefixtures("unchanged")
 @rejections({**CASES, **ID_CASES, **KWARGS_CASES, **RETURNED_CASES, **OTHER_CASES})
-def test_environment_update_is_rejected(stub: SamplerServiceStub, rejection: Rejection) -> None:
-    error = rejection_of(stub.UpdateEnv, rejection.request)
+def test_environment_update_is_rejected(unchanged_stub: SamplerServiceStub, rejection: Rejection) -> None:
+    error = rejection_of(unchanged_stub.UpdateEnv, rejection.request)
     check_status(error, rejection.reason, field=rejection.field, quotes=rejection.quotes)
 
 
-@pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize(
     "text",
     ["😀" * 600, "%" * 900, "\x7f" * 2000, "x" * 4000],
     ids=["emoji", "percent signs", "control characters", "letters"],
 )
-def test_long_quotes_fit_into_headers(stub: SamplerServiceStub, text: str) -> None:
-    error = rejection_of(stub.UpdateEnv, update(id=text))
+def test_long_quotes_fit_into_headers(unchanged_stub: SamplerServiceStub, text: str) -> None:
+    error = rejection_of(unchanged_stub.UpdateEnv, update(id=text))
     quotes = f"'{text[:10]}" if text.isprintable() else ()
     check_status(error, Reason.ENV_NOT_FOUND, field=f"{ENV}.id", quotes=quotes)
     assert error.details().endswith("…")

@@ -20,7 +20,7 @@ NO_MESSAGE = b"\xff\xff"
 NO_UTF8 = pb.UpdateEnvRequest(sampler="xyz").SerializeToString().replace(b"xyz", b"\xff12")
 
 
-@pytest.mark.usefixtures("unchanged")
+@pytest.mark.usefixtures("unchanged_stub")
 @pytest.mark.parametrize(
     ("method", "data"),
     [
@@ -41,13 +41,12 @@ def test_malformed_bytes_are_rejected(server: LocalServer, method: MethodDescrip
     check_status(error, Reason.INVALID_VALUE, quotes=(str(len(data)), f"rollserve.v1.{name}Request"))
 
 
-@pytest.mark.usefixtures("unchanged")
-def test_unknown_sampler_is_rejected_by_each_rpc(stub: SamplerServiceStub) -> None:
+def test_unknown_sampler_is_rejected_by_each_rpc(unchanged_stub: SamplerServiceStub) -> None:
     for call, request in (
-        (stub.UpdateAgent, pb.UpdateAgentRequest(sampler="x")),
-        (stub.UpdateEnv, pb.UpdateEnvRequest(sampler="x")),
-        (stub.ObtainExactEpisodes, pb.ObtainExactEpisodesRequest(sampler="x")),
-        (stub.GetSampler, pb.GetSamplerRequest(sampler="x")),
+        (unchanged_stub.UpdateAgent, pb.UpdateAgentRequest(sampler="x")),
+        (unchanged_stub.UpdateEnv, pb.UpdateEnvRequest(sampler="x")),
+        (unchanged_stub.ObtainExactEpisodes, pb.ObtainExactEpisodesRequest(sampler="x")),
+        (unchanged_stub.GetSampler, pb.GetSamplerRequest(sampler="x")),
     ):
         check_status(rejection_of(call, request), Reason.SAMPLER_NOT_FOUND, field="sampler", quotes="'x'")
 

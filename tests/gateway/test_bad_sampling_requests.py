@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from rejections import Rejection, check_status, rejection_of, rejections
 
 from rollserve import Reason
@@ -108,9 +107,10 @@ CASES = {
 }
 
 
-@pytest.mark.usefixtures("unchanged")
 @rejections(CASES)
-def test_sampling_request_is_rejected(stub: SamplerServiceStub, rejection: Rejection) -> None:
+def test_sampling_request_is_rejected(unchanged_stub: SamplerServiceStub, rejection: Rejection) -> None:
     is_exact = isinstance(rejection.request, pb.ObtainExactEpisodesRequest)
-    error = rejection_of(stub.ObtainExactEpisodes if is_exact else stub.ObtainSamples, rejection.request)
+    error = rejection_of(
+        unchanged_stub.ObtainExactEpisodes if is_exact else unchanged_stub.ObtainSamples, rejection.request
+    )
     check_status(error, rejection.reason, field=rejection.field, quotes=rejection.quotes)

@@ -94,17 +94,17 @@ def test_client_expects_the_agent_that_its_call_brought(sampler: rollserve.Sampl
 
 def test_broken_call_with_agent_is_resumed_with_the_version_that_it_made(server: LocalServer) -> None:
     with (
-        cutting_proxy(server.address, num_cuts=3, max_bytes=200_000, seed=1) as proxy,
-        rollserve.connect(proxy.address) as sampler,
+        cutting_proxy(server.address, num_cuts=3, max_bytes=100_000, seed=1) as proxy,
+        rollserve.connect(proxy.address, max_message_bytes=20_000) as sampler,
     ):
         sampler.status()
-        batch = sampler.obtain_samples(20_000, seed=3, agent=cartpole_agent(1))
+        batch = sampler.obtain_samples(8000, seed=3, agent=cartpole_agent(1))
         account = batch.account
         assert account is not None
         assert account.num_resumptions > 0
         (version,) = set(batch.policy_versions)
         assert sampler.status().policy_version == version
-        assert equal(batch, sampler.obtain_samples(20_000, seed=3))
+        assert equal(batch, sampler.obtain_samples(8000, seed=3))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -10,17 +11,18 @@ import ssl
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from certificates import Certificates, dated, serving
-from click.testing import CliRunner
+from commands import run_server_command
 from ray_clusters import free_port
 from support import raises
 
 import rollserve
-from rollserve_server.init_tls import init_tls_command
 from rollserve_server.local import LocalServer
 
 STEPS = 300_000
@@ -30,6 +32,51 @@ STEPS = 300_000
 @pytest.fixture
 def certificates(tmp_path: Path) -> Certificates:
     return Certificates(tmp_path / "certificates")
+
+
+@dataclass(frozen=True)
+class Rotating:
+    """A server that asks clients for certificates, and whose files tests change.
+
+    Attributes:
+        server: the server.
+        certificates: its files, and its clients'.
+        metrics: address of its metrics.
+        log_file: its log.
+        log_start: size of the log when the test began.
+    """
+
+    server: LocalServer
+    certificates: Certificates
+    metrics: str
+    log_file: Path
+    log_start: int = 0
+
+    def log(self) -> str:
+        """Return what the server has logged since the test began."""
+        return self.log_file.read_bytes()[self.log_start :].decode()
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rotating]:
+    folder = tmp_path_factory.mktemp("rotating")
+    certificates, metrics = Certificates(folder / "certificates"), f"127.0.0.1:{free_port()}"
+    options = (*certificates.server, "--tls-client-ca", str(certificates.path("ca")), "--metrics-listen", metrics)
+    with serving(folder, *options) as server:
+        yield Rotating(server, certificates, metrics, folder / "log")
+
+
+@pytest.fixture
+def rotating(started: Rotating) -> Iterator[Rotating]:
+    """The server of this file, which has its first certificates before and after the test."""
+    folder = started.certificates.folder
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    yield dataclasses.replace(started, log_start=started.log_file.stat().st_size)
+    for path in folder.iterdir():
+        path.unlink()
+    for path, content in before.items():
+        path.write_bytes(content)
+    assert presented(started.server) == der(started.certificates)
 
 
 def presented(server: LocalServer) -> bytes:
@@ -132,32 +179,30 @@ def break_files(certificates: Certificates, broken: str) -> None:
             cert.unlink()
 
 
-def test_broken_files_leave_the_previous_certificate(certificates: Certificates, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with serving(tmp_path, *certificates.server) as server:
-        for number, (broken, setting) in enumerate(BROKEN.items(), start=1):
-            good, secret = der(certificates), certificates.path("server-key").read_text().splitlines()[1]
-            break_files(certificates, broken)
-            assert [presented(server) for _ in range(3)] == 3 * [good], broken
-            with rollserve.connect(server.address, **certificates.ca) as sampler:
-                sampler.status()
-            refusals = [line for line in log.read_text().splitlines() if "new certificate not used" in line]
-            assert len(refusals) == number
-            assert f"{setting}: expected" in refusals[-1]
-            assert secret not in log.read_text()
-            rotate(certificates)
-            assert presented(server) == der(certificates) != good
-            assert log.read_text().count("certificate in use") == 1 + number
+def test_broken_files_leave_the_previous_certificate(rotating: Rotating) -> None:
+    server, certificates = rotating.server, rotating.certificates
+    for number, (broken, setting) in enumerate(BROKEN.items(), start=1):
+        good, secret = der(certificates), certificates.path("server-key").read_text().splitlines()[1]
+        break_files(certificates, broken)
+        assert [presented(server) for _ in range(3)] == 3 * [good], broken
+        with rollserve.connect(server.address, **certificates.client) as sampler:
+            sampler.status()
+        refusals = [line for line in rotating.log().splitlines() if "new certificate not used" in line]
+        assert len(refusals) == number
+        assert f"{setting}: expected" in refusals[-1]
+        assert secret not in rotating.log()
+        rotate(certificates)
+        assert presented(server) == der(certificates) != good
+        assert rotating.log().count("certificate in use") == number
 
 
-def test_authorities_that_are_cut_off_leave_the_previous_ones(certificates: Certificates, tmp_path: Path) -> None:
-    log, ca = tmp_path / "log", certificates.path("ca")
-    with serving(tmp_path, *certificates.server, "--tls-client-ca", str(ca)) as server:
-        whole = ca.read_bytes()
-        for unusable in (b"", whole[:200], whole + whole[:200], whole + whole[:-10]):
-            ca.write_bytes(unusable)
-            assert presented(server) == der(certificates)
-        assert log.read_text().count("new certificate not used error='tls_client_ca: expected") == 4
+def test_authorities_that_are_cut_off_leave_the_previous_ones(rotating: Rotating) -> None:
+    ca = rotating.certificates.path("ca")
+    whole = ca.read_bytes()
+    for unusable in (b"", whole[:200], whole + whole[:200], whole + whole[:-10]):
+        ca.write_bytes(unusable)
+        assert presented(rotating.server) == der(rotating.certificates)
+    assert rotating.log().count("new certificate not used error='tls_client_ca: expected") == 4
 
 
 def joined(*contents: bytes) -> bytes:
@@ -174,47 +219,47 @@ WAYS = {
 }
 
 
-def test_files_are_used_however_they_are_written(certificates: Certificates, tmp_path: Path) -> None:
+def test_files_are_used_however_they_are_written(rotating: Rotating) -> None:
     """gRPC alone would refuse every new connection with most of these."""
+    server, certificates = rotating.server, rotating.certificates
     ca, ca_of_client = certificates.path("ca"), certificates.path("ca-of-client")
     authority = ca.read_bytes()
     ca_of_client.write_bytes(authority)
     of_client = {**certificates.client, "ca": ca_of_client}
-    with serving(tmp_path, *certificates.server, "--tls-client-ca", str(ca)) as server:
-        for way in WAYS.values():
-            ca.write_bytes(way(authority))
-            issued = certificates.authority.server(["127.0.0.1"], days=1)
-            certificates.path("server").write_bytes(way(issued.cert))
-            certificates.path("server-key").write_bytes(way(issued.key))
-            assert presented(server) == ssl.PEM_cert_to_DER_cert(issued.cert.decode())
-            with rollserve.connect(server.address, **of_client) as sampler:
-                sampler.status()
-        for path in of_client.values():  # as editors of Windows write them
-            path.write_bytes(WAYS["byte order mark"](WAYS["line breaks of Windows"](path.read_bytes())))
+    for way in WAYS.values():
+        ca.write_bytes(way(authority))
+        issued = certificates.authority.server(["127.0.0.1"], days=1)
+        certificates.path("server").write_bytes(way(issued.cert))
+        certificates.path("server-key").write_bytes(way(issued.key))
+        assert presented(server) == ssl.PEM_cert_to_DER_cert(issued.cert.decode())
         with rollserve.connect(server.address, **of_client) as sampler:
             sampler.status()
+    for path in of_client.values():  # as editors of Windows write them
+        path.write_bytes(WAYS["byte order mark"](WAYS["line breaks of Windows"](path.read_bytes())))
+    with rollserve.connect(server.address, **of_client) as sampler:
+        sampler.status()
 
 
-def test_authority_of_clients_can_change(certificates: Certificates, tmp_path: Path) -> None:
-    others = Certificates(tmp_path / "others")
-    trusted = tmp_path / "trusted.pem"
-    trusted.write_bytes(certificates.authority.own.cert)
-    of_others = {**others.client, **certificates.ca}
-    with serving(tmp_path, *certificates.server, "--tls-client-ca", str(trusted)) as server:
-        with rollserve.connect(server.address, **of_others) as sampler, raises(rollserve.UnavailableError):
-            sampler.status()
-        trusted.write_bytes(others.authority.own.cert)
-        with rollserve.connect(server.address, **of_others) as sampler:
-            sampler.status()
-        with (
-            rollserve.connect(server.address, **certificates.client) as sampler,
-            raises(rollserve.UnavailableError, quotes="`cert`"),
-        ):
-            sampler.status()
+def test_authority_of_clients_can_change(rotating: Rotating, tmp_path: Path) -> None:
+    server, certificates, others = rotating.server, rotating.certificates, Certificates(tmp_path / "others")
+    trusted, ca_of_client = certificates.path("ca"), certificates.path("ca-of-client")
+    shutil.copy2(trusted, ca_of_client)
+    of_ours, of_others = ({**each.client, "ca": ca_of_client} for each in (certificates, others))
+    with rollserve.connect(server.address, **of_others) as sampler, raises(rollserve.UnavailableError):
+        sampler.status()
+    trusted.write_bytes(others.authority.own.cert)
+    with rollserve.connect(server.address, **of_others) as sampler:
+        sampler.status()
+    with (
+        rollserve.connect(server.address, **of_ours) as sampler,
+        raises(rollserve.UnavailableError, quotes="`cert`"),
+    ):
+        sampler.status()
 
 
-def test_renewed_authority_is_trusted_beside_the_old_one(certificates: Certificates, tmp_path: Path) -> None:
+def test_renewed_authority_is_trusted_beside_the_old_one(rotating: Rotating, tmp_path: Path) -> None:
     """Whoever has the old files, or some of the new ones, goes on until the old authority expires."""
+    server, certificates, metrics = rotating.server, rotating.certificates, rotating.metrics
     old_ca, ca = tmp_path / "old-ca.pem", certificates.path("ca")
     old_ca.write_bytes(dated(certificates.authority.own, certificates.authority.own, starts=-345, expires=20))
     shutil.copy2(old_ca, ca)
@@ -222,20 +267,10 @@ def test_renewed_authority_is_trusted_beside_the_old_one(certificates: Certifica
     for name in ("client", "client-key"):
         shutil.copy2(certificates.path(name), certificates.path(f"old-{name}"))
     of_old |= {"cert": certificates.path("old-client"), "key": certificates.path("old-client-key")}
-    options = (
-        *certificates.server,
-        "--tls-client-ca",
-        str(ca),
-        "--metrics-listen",
-        metrics := f"127.0.0.1:{free_port()}",
-    )
-    with (
-        serving(tmp_path, *options) as server,
-        rollserve.connect(server.address, **of_old) as running,
-    ):
+    with rollserve.connect(server.address, **of_old) as running:
         running.status()
         assert days_left(metrics, "tls_client_ca") == pytest.approx(20, abs=0.1)
-        assert CliRunner().invoke(init_tls_command, [str(certificates.folder), "--renew"]).exit_code == 0
+        assert run_server_command("init-tls", certificates.folder, "--renew").exit_code == 0
         assert days_left(metrics, "tls_client_ca") == pytest.approx(3650, abs=0.1)
         assert days_left(metrics, "tls_cert") == pytest.approx(365, abs=0.1)
         assert ca.read_text().count("BEGIN CERTIFICATE") == 2
@@ -244,8 +279,8 @@ def test_renewed_authority_is_trusted_beside_the_old_one(certificates: Certifica
                 sampler.status()
         assert presented(server) == der(certificates)
         running.status()
-        log = (tmp_path / "log").read_text()
-        assert log.count("WARNING certificate expires soon tls_client_ca='CN=Rollserve development CA' expires=") == 1
+        warning = "WARNING certificate expires soon tls_client_ca='CN=Rollserve development CA' expires="
+        assert rotating.log().count(warning) == 1
         # The bundle is as good once the old one has expired.
         new = ca.read_text().split("-----END")[0] + "-----END CERTIFICATE-----\n"
         expired = dated(certificates.authority.own, certificates.authority.own, starts=-400, expires=-1)
@@ -272,10 +307,9 @@ def test_expired_authorities_are_logged_beside_a_valid_certificate(certificates:
         assert "\x1b" not in log
 
 
-def test_metrics_take_nothing_from_new_connections(certificates: Certificates, tmp_path: Path) -> None:
+def test_metrics_take_nothing_from_new_connections(rotating: Rotating) -> None:
     """Whoever reads the changed files first, the next connection gets the new certificate."""
-    metrics = f"127.0.0.1:{free_port()}"
-    with serving(tmp_path, *certificates.server, "--metrics-listen", metrics) as server:
-        certificates.write("server", certificates.authority.server(["127.0.0.1"], days=40))
-        assert days_left(metrics, "tls_cert") == pytest.approx(40, abs=0.1)
-        assert presented(server) == der(certificates)
+    certificates = rotating.certificates
+    certificates.write("server", certificates.authority.server(["127.0.0.1"], days=40))
+    assert days_left(rotating.metrics, "tls_cert") == pytest.approx(40, abs=0.1)
+    assert presented(rotating.server) == der(certificates)

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from commands import run
+from commands import run_here
 from cutting_proxy import cutting_proxy
 from pools import adds_up
 from support import equal, raises
@@ -17,6 +17,12 @@ from rollserve.episode_batch import StepType
 from rollserve_server.local import LocalServer
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
+
+
+@pytest.fixture(scope="module")
+def server(ray_server: LocalServer) -> LocalServer:
+    """The server on Ray, whose workers' results pass through its object store."""
+    return ray_server
 
 
 def test_fragments_join_to_episodes(sampler: rollserve.Sampler) -> None:
@@ -43,14 +49,14 @@ def test_fragments_join_to_episodes(sampler: rollserve.Sampler) -> None:
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_broken_stream_is_resumed(sampler: rollserve.Sampler, server: LocalServer, seed: int) -> None:
     """Some streams break after the last step and before the account."""
-    expected = [sampler.obtain_fragments(16_000, seed=3), sampler.obtain_fragments(8000, seed=3, row_step_count=2000)]
+    expected = [sampler.obtain_fragments(4000, seed=3), sampler.obtain_fragments(2000, seed=3, row_step_count=500)]
     with (
-        cutting_proxy(server.address, num_cuts=4, max_bytes=700_000, seed=seed) as proxy,
-        rollserve.connect(proxy.address) as distant,
+        cutting_proxy(server.address, num_cuts=4, max_bytes=175_000, seed=seed) as proxy,
+        rollserve.connect(proxy.address, max_message_bytes=20_000) as distant,
     ):
         distant.status()
-        first = distant.obtain_fragments(16_000, seed=3)
-        second = distant.obtain_fragments(8000, seed=3, row_step_count=2000)
+        first = distant.obtain_fragments(4000, seed=3)
+        second = distant.obtain_fragments(2000, seed=3, row_step_count=500)
         assert proxy.num_cuts > 0
     for batch, expected_batch in zip((first, second), expected, strict=True):
         assert equal(batch, expected_batch)
@@ -67,29 +73,29 @@ def test_broken_stream_is_resumed(sampler: rollserve.Sampler, server: LocalServe
 
 def test_broken_stream_without_a_seed_is_resumed(sampler: rollserve.Sampler, server: LocalServer) -> None:
     with (
-        cutting_proxy(server.address, num_cuts=3, max_bytes=1_500_000, seed=5) as proxy,
-        rollserve.connect(proxy.address) as distant,
+        cutting_proxy(server.address, num_cuts=3, max_bytes=375_000, seed=5) as proxy,
+        rollserve.connect(proxy.address, max_message_bytes=20_000) as distant,
     ):
         distant.status()
-        batches = [distant.obtain_fragments(16_000) for _ in range(4)]
+        batches = [distant.obtain_fragments(4000) for _ in range(4)]
         assert proxy.num_cuts > 0
     seeds = {batch.account.seed for batch in batches if batch.account is not None}
     assert len(seeds) == 1
     (seed,) = seeds
     for number, batch in enumerate(batches):
         assert batch.account is not None
-        assert batch.account.row_step_count == 2000 * number
-        again = sampler.obtain_fragments(16_000, seed=seed, row_step_count=2000 * number or None)
+        assert batch.account.row_step_count == 500 * number
+        again = sampler.obtain_fragments(4000, seed=seed, row_step_count=500 * number or None)
         assert equal(batch, again)
 
 
 async def test_broken_stream_of_the_async_client_is_resumed(sampler: rollserve.Sampler, server: LocalServer) -> None:
     options: dict[str, Any] = {"seed": 3, "soft_horizon": True, "max_episode_length": 15}
-    expected = sampler.obtain_fragments(48_000, **options)
-    with cutting_proxy(server.address, num_cuts=3, max_bytes=2_000_000, seed=2) as proxy:
-        async with rollserve.aconnect(proxy.address) as distant:
+    expected = sampler.obtain_fragments(12_000, **options)
+    with cutting_proxy(server.address, num_cuts=3, max_bytes=500_000, seed=2) as proxy:
+        async with rollserve.aconnect(proxy.address, max_message_bytes=20_000) as distant:
             await distant.status()
-            batch = await distant.obtain_fragments(48_000, **options)
+            batch = await distant.obtain_fragments(12_000, **options)
     assert equal(batch, expected)
     assert batch.account is not None
     assert batch.account.num_resumptions > 0
@@ -122,10 +128,10 @@ def test_invalid_argument_is_rejected(sampler: rollserve.Sampler) -> None:
 
 
 def test_command_line_samples_fragments(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    shown = run("sample", server.address, "--steps", "80", "--fragments", "--seed", "4")
+    shown = run_here("sample", server.address, "--steps", "80", "--fragments", "--seed", "4")
     assert shown.returncode == 0, shown.stderr
     assert "fragments of episodes" in shown.stdout
     assert ", 80 steps in " in shown.stdout
-    refused = run("sample", server.address, "--steps", "81", "--fragments")
+    refused = run_here("sample", server.address, "--steps", "81", "--fragments")
     assert refused.returncode == 1
     assert ": step_count: " in refused.stderr

@@ -14,14 +14,17 @@ from cutting_proxy import cutting_proxy
 from support import batch_from_proto, raises, silent_address
 
 import rollserve
-from rollserve._calls.stream_reader import StreamReader
 from rollserve_server.local import LocalServer
-from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
-from rollserve_wire.v1 import episode_batch_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 DEFAULT_LIMIT = 4 << 20
+
+
+@pytest.fixture(scope="module")
+def server(ray_server: LocalServer) -> LocalServer:
+    """The server on Ray, whose workers' results pass through its object store."""
+    return ray_server
 
 
 def test_episode_of_200_mb_is_streamed_in_small_messages(sampler: rollserve.Sampler, stub: SamplerServiceStub) -> None:
@@ -59,31 +62,37 @@ def test_episode_of_many_messages_is_joined(sampler: rollserve.Sampler) -> None:
     assert batch.observations.flags.writeable
 
 
-@pytest.mark.parametrize("limit", [4096, 20_000, 300_000, 16 << 20])
-def test_messages_stay_below_the_limit(sampler: rollserve.Sampler, server: LocalServer, limit: int) -> None:
+@pytest.mark.parametrize(("limit", "num_steps"), [(4096, 2000), (20_000, 4000), (300_000, 12_000), (16 << 20, 12_000)])
+def test_messages_stay_below_the_limit(
+    sampler: rollserve.Sampler, server: LocalServer, limit: int, num_steps: int
+) -> None:
     options = [("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(server.address, options=options) as channel:
         request = pb.ObtainSamplesRequest(
-            step_count=30_000, options=pb.SamplingOptions(max_message_bytes=limit, seed=1)
+            step_count=num_steps, options=pb.SamplingOptions(max_message_bytes=limit, seed=1)
         )
         responses = list(SamplerServiceStub(channel).ObtainSamples(request))
     sizes = [response.ByteSize() for response in responses]
     assert max(sizes) <= limit
+    assert limit > 300_000 or sum(sizes) > limit  # so that one message would be too large
     with rollserve.connect(server.address, max_message_bytes=limit) as limited:
-        batch = limited.obtain_samples(30_000, seed=1)
-    expected = sampler.obtain_samples(30_000, seed=1)
+        batch = limited.obtain_samples(num_steps, seed=1)
+    expected = sampler.obtain_samples(num_steps, seed=1)
     assert np.array_equal(batch.observations, expected.observations)
     assert np.array_equal(batch.agent_infos["logits"], expected.agent_infos["logits"])
 
 
-def test_stream_yields_the_batch_message_by_message(sampler: rollserve.Sampler) -> None:
-    with sampler.stream_samples(20_000, seed=2) as stream:
+def test_stream_yields_the_batch_message_by_message(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    with (
+        rollserve.connect(server.address, max_message_bytes=20_000) as connected,
+        connected.stream_samples(3000, seed=2) as stream,
+    ):
         parts = list(stream)
         account = stream.end()
     assert len(parts) > 1
     batch = rollserve.EpisodeBatch.concatenate(*parts).joined()
     assert (len(batch), batch.num_steps) == (account.num_episodes, account.num_steps)
-    assert np.array_equal(batch.rewards, sampler.obtain_samples(20_000, seed=2).rewards)
+    assert np.array_equal(batch.rewards, sampler.obtain_samples(3000, seed=2).rewards)
 
 
 def test_call_is_cancelled_when_its_stream_is_left(sampler: rollserve.Sampler) -> None:
@@ -173,30 +182,3 @@ def test_abandoned_stream_is_cancelled(sampler: rollserve.Sampler) -> None:
             break
         time.sleep(0.05)
     assert sampler.status().counters.num_cancelled_calls == before + 1
-
-
-def test_delivered_steps_count_as_simulated() -> None:
-    episode = episode_batch_pb2.EpisodeBatch(
-        lengths=[2],
-        terminated=[True],
-        truncated=[False],
-        policy_versions=[1],
-        environment_seeds=[1],
-        episode_indices=[0],
-        first_steps=[0],
-        rewards=tensor_to_proto(np.zeros(2)),
-        observations=named_tensors_to_proto({"": np.zeros((2, 1))}),
-        last_observations=named_tensors_to_proto({"": np.zeros((1, 1))}),
-        actions=named_tensors_to_proto({"": np.zeros(2)}),
-    )
-    reader = StreamReader(pb.ObtainSamplesRequest(step_count=6))
-    known = []
-    for response in (
-        pb.ObtainSamplesResponse(batch=episode),
-        pb.ObtainSamplesResponse(batch=episode),
-        pb.ObtainSamplesResponse(progress=episode_batch_pb2.Progress(simulated_step_count=7)),
-        pb.ObtainSamplesResponse(batch=episode),
-    ):
-        reader.read(response.SerializeToString())
-        known.append(reader.num_simulated_steps)
-    assert known == [2, 4, 7, 7]

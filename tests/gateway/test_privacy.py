@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from pathlib import Path
+from collections.abc import Iterator
 
 import grpc
 import psutil
@@ -14,20 +14,28 @@ from support import raises
 import rollserve
 from rollserve import Reason
 from rollserve_server.errors import without_folders
-from rollserve_server.local import local_server
+from rollserve_server.local import LocalServer, local_server
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 LIGHT = ("--workers", "1", "--rows", "2", "--backend", "in-process")
 
 
-def test_arguments_of_the_operator_are_hidden(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """A server whose operator has given arguments, which other machines may reach."""
     wrappers = [{"name": "TimeLimit", "kwargs": {"max_episode_steps": 123_456}}]
     options = ("--env-kwargs", '{"max_episode_steps": 654321}', "--wrappers", json.dumps(wrappers))
+    options += ("--listen", "0.0.0.0:0", "--insecure")
+    log = tmp_path_factory.mktemp("private") / "log"
+    with local_server("--env", "CartPole-v1", *options, *LIGHT, log=log) as running:
+        yield running
+
+
+def test_arguments_of_the_operator_are_hidden(private: LocalServer) -> None:
     with (
-        local_server("--env", "CartPole-v1", *options, *LIGHT, log=tmp_path / "log") as server,
-        rollserve.connect(server.address) as sampler,
-        grpc.insecure_channel(server.address) as channel,
+        rollserve.connect(private.address) as sampler,
+        grpc.insecure_channel(private.address) as channel,
     ):
         status, text = sampler.status(), str(SamplerServiceStub(channel).GetSampler(pb.GetSamplerRequest()))
         assert status.envs == (rollserve.EnvSpec("CartPole-v1", wrappers=(rollserve.Wrapper("TimeLimit"),)),)
@@ -53,16 +61,12 @@ def other_address() -> str:
 
 
 @pytest.mark.skipif(not other_address(), reason="this machine has no network")
-def test_processes_are_hidden_from_other_machines(tmp_path: Path) -> None:
-    address = other_address()
-    with local_server(
-        "--env", "CartPole-v1", "--listen", "0.0.0.0:0", "--insecure", *LIGHT, log=tmp_path / "log"
-    ) as server:
-        port = server.address.rpartition(":")[2]
-        for host, shows in (("127.0.0.1", True), (address, False)):
-            with rollserve.connect(f"{host}:{port}") as sampler:
-                (worker,) = sampler.status().workers
-                assert (bool(worker.process_id), bool(worker.host)) == (shows, shows)
+def test_processes_are_hidden_from_other_machines(private: LocalServer) -> None:
+    port = private.address.rpartition(":")[2]
+    for host, shows in (("127.0.0.1", True), (other_address(), False)):
+        with rollserve.connect(f"{host}:{port}") as sampler:
+            (worker,) = sampler.status().workers
+            assert (bool(worker.process_id), bool(worker.host)) == (shows, shows)
 
 
 def test_refused_file_does_not_tell_the_folders_of_the_server(sampler: rollserve.Sampler) -> None:

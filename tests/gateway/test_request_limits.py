@@ -14,7 +14,6 @@ from support import raises
 
 from rollserve import Reason
 from rollserve_server.errors import OverLimitError
-from rollserve_server.gateway.requests import parsing as request_limits
 from rollserve_server.gateway.requests.parsing import MAX_FIELDS, MAX_NAME_BYTES, MAX_TEXT_BYTES, check_fields
 from rollserve_wire.tensors import named_tensors_to_proto
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -73,10 +72,10 @@ def requests(draw: st.DrawFn) -> pb.UpdateEnvRequest | pb.UpdateAgentRequest | p
 def test_number_of_fields_is_counted(request: Message) -> None:
     data, count = request.SerializeToString(), num_fields(request)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_limits, "MAX_FIELDS", count)
+        patch.setattr("rollserve_server.gateway.requests.parsing.MAX_FIELDS", count)
         assert not is_refused(type(request), data)
         if count:
-            patch.setattr(request_limits, "MAX_FIELDS", count - 1)
+            patch.setattr("rollserve_server.gateway.requests.parsing.MAX_FIELDS", count - 1)
             assert is_refused(type(request), data)
 
 

@@ -7,7 +7,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
@@ -403,10 +402,9 @@ def test_command_line_creates_lists_and_deletes(server: Server, capsys: pytest.C
     assert main(["delete", *named]) == 0
 
 
-def test_clients_create_no_samplers_unless_the_operator_permits_it(tmp_path: Path) -> None:
+def test_clients_create_no_samplers_unless_the_operator_permits_it(thread_server: LocalServer) -> None:
     with (
-        local_server(*LIGHT, log=tmp_path / "log") as local,
-        rollserve.connect(local.address, sampler="a") as sampler,
+        rollserve.connect(thread_server.address, sampler="a") as sampler,
         raises(rollserve.LimitError, field="sampler", reason="TOO_MANY_SAMPLERS", quotes="--max-samplers"),
     ):
         sampler.create_sampler(SPEC)

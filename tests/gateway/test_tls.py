@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import pytest
 from certificates import LIGHT, Certificates, serving
-from commands import ROLLSERVE, run
+from commands import ROLLSERVE, run_here, run_server_command
 from cutting_proxy import cutting_proxy
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from spawned import awaited, in_spawned_process
@@ -42,9 +42,9 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def encrypted(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A server with TLS."""
-    memory = ("--shared-memory-bytes", str(3 << 20))
-    with serving(tmp_path_factory.mktemp("encrypted"), *certificates.server, *memory) as running:
+    """A server with TLS, which listens beyond its machine."""
+    options = ("--shared-memory-bytes", str(3 << 20), "--listen", "0.0.0.0:0")
+    with serving(tmp_path_factory.mktemp("encrypted"), *certificates.server, *options) as running:
         with rollserve.connect(running.address, **certificates.ca) as sampler:
             sampler.update_agent(rollserve.RandomAgent())
         yield running
@@ -59,9 +59,14 @@ def mutual(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A server without TLS."""
-    with serving(tmp_path_factory.mktemp("plain")) as running:
+def plain_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("plain") / "log"
+
+
+@pytest.fixture(scope="module")
+def plain(plain_log: Path) -> Iterator[LocalServer]:
+    """A server without TLS that listens beyond its machine all the same."""
+    with serving(plain_log.parent, "--insecure", "--listen", "0.0.0.0:0") as running:
         with rollserve.connect(running.address) as sampler:
             sampler.update_agent(rollserve.RandomAgent())
         yield running
@@ -110,7 +115,7 @@ def test_variables_name_the_files(
         monkeypatch.setenv(f"ROLLSERVE_{name.upper()}", str(path))
     with rollserve.connect(mutual.address) as sampler:
         sampler.status()
-    assert run("status", mutual.address).returncode == 0
+    assert run_here("status", mutual.address).returncode == 0
 
 
 def test_context_names_the_server_and_the_files(
@@ -123,18 +128,18 @@ def test_context_names_the_server_and_the_files(
     (tmp_path / "rollserve" / "contexts.toml").write_text("\n".join(["[lab]", *lines]))
     with rollserve.connect("lab") as sampler:
         sampler.status()
-    shown = run("status", "lab")
+    shown = run_here("status", "lab")
     assert shown.returncode == 0, shown.stderr
 
 
 def test_command_line_names_the_files(mutual: LocalServer, certificates: Certificates, others: Certificates) -> None:
     files = [part for name, path in certificates.client.items() for part in (f"--{name}", str(path))]
-    shown = run("status", mutual.address, *files)
+    shown = run_here("status", mutual.address, *files)
     assert shown.returncode == 0, shown.stderr
-    refused = run("status", mutual.address, "--ca", others.path("ca"))
+    refused = run_here("status", mutual.address, "--ca", others.path("ca"))
     assert refused.returncode == 1
     assert "ca: expected" in refused.stderr
-    assert run("status", mutual.address, "--ca", "/nowhere.pem").returncode == 2
+    assert run_here("status", mutual.address, "--ca", "/nowhere.pem").returncode == 2
 
 
 @contextlib.contextmanager
@@ -265,10 +270,10 @@ def test_server_speaks_tls_1_3_only(
 
 def test_stream_over_tls_is_resumed(encrypted: LocalServer, certificates: Certificates) -> None:
     with rollserve.connect(encrypted.address, **certificates.ca) as sampler:
-        expected = sampler.obtain_samples(20_000, seed=5)
-    with cutting_proxy(encrypted.address, num_cuts=3, max_bytes=400_000, seed=0) as proxy:
+        expected = sampler.obtain_samples(5000, seed=5)
+    with cutting_proxy(encrypted.address, num_cuts=3, max_bytes=100_000, seed=0) as proxy:
         with rollserve.connect(proxy.address, max_message_bytes=20_000, **certificates.ca) as sampler:
-            batch = sampler.obtain_samples(20_000, seed=5)
+            batch = sampler.obtain_samples(5000, seed=5)
         assert proxy.num_cuts > 0
     assert equal(batch, expected)
 
@@ -278,10 +283,10 @@ def test_shared_memory_serves_encrypted_clients(encrypted: LocalServer, certific
         rollserve.connect(encrypted.address, **certificates.ca) as sampler,
         rollserve.connect(encrypted.address, shared_memory=True, **certificates.ca) as sharing,
     ):
-        batch = sharing.obtain_samples(50_000, seed=3)
+        batch = sharing.obtain_samples(20_000, seed=3)
         assert batch.account is not None
         assert batch.account.shared_message_bytes > 0
-        assert equal(batch, sampler.obtain_samples(50_000, seed=3))
+        assert equal(batch, sampler.obtain_samples(20_000, seed=3))
 
 
 def test_limits_of_a_connection_hold_over_tls(encrypted: LocalServer, certificates: Certificates) -> None:
@@ -305,9 +310,8 @@ BEYOND = ("0.0.0.0:0", "[::]:0", "server.lab:50051", "192.0.2.1:50051")
 
 @pytest.mark.parametrize("address", BEYOND)
 def test_server_without_tls_does_not_listen_beyond_its_machine(address: str) -> None:
-    command = [sys.executable, "-m", "rollserve_server", *LIGHT, "--listen", address]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert shown.returncode == 1
+    shown = run_server_command(*LIGHT, "--listen", address)
+    assert shown.exit_code == 1
     for quote in ("listen", repr(address), "--tls-cert", "--insecure"):
         assert quote in shown.stderr
 
@@ -317,21 +321,18 @@ def test_server_without_tls_may_listen_on_its_machine(address: str) -> None:
     assert GatewaySettings(listen=address).listen == address
 
 
-def test_server_listens_beyond_its_machine_with_tls(certificates: Certificates, tmp_path: Path) -> None:
-    with (
-        serving(tmp_path, *certificates.server, "--listen", "0.0.0.0:0") as server,
-        rollserve.connect(server.address, **certificates.ca) as sampler,
-    ):
-        sampler.status()
+def check_listens_beyond_its_machine(server: LocalServer) -> None:
+    """Check that the server listens at another address than 127.0.0.1, and so at any that the machine has."""
+    socket.create_connection(("127.0.0.2", int(server.address.rpartition(":")[2]))).close()
 
 
-def test_insecure_server_warns(tmp_path: Path) -> None:
-    with (
-        serving(tmp_path, "--insecure", "--listen", "0.0.0.0:0") as server,
-        rollserve.connect(server.address) as sampler,
-    ):
-        sampler.status()
-    assert "WARNING connections are not encrypted listen=0.0.0.0:0" in (tmp_path / "log").read_text()
+def test_server_listens_beyond_its_machine_with_tls(encrypted: LocalServer) -> None:
+    check_listens_beyond_its_machine(encrypted)
+
+
+def test_insecure_server_listens_beyond_its_machine_and_warns(plain: LocalServer, plain_log: Path) -> None:
+    check_listens_beyond_its_machine(plain)
+    assert "WARNING connections are not encrypted listen=0.0.0.0:0" in plain_log.read_text()
 
 
 @pytest.mark.slow

@@ -319,7 +319,7 @@ def secrets(folder: Path, *arguments: str, killed_at: str = "") -> subprocess.Co
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("command", ["make", "renew", "renew-all"])
+@pytest.mark.parametrize("command", ["make", "renew", pytest.param("renew-all", marks=pytest.mark.slow)])
 def test_interrupted_secrets_are_finished_by_the_next_run(tmp_path: Path, command: str) -> None:
     for name in VOLUMES:
         (tmp_path / name).mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -66,13 +67,16 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
-IMPORTS = {name: imports_of(path) for name, path in MODULES.items()}
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    """Return what each module imports. Not at import: each process of `make test` imports this file."""
+    return {name: imports_of(path) for name, path in MODULES.items()}
 
 
 def imports_within(package: str) -> Iterator[tuple[str, str, str]]:
     """Yield each import between children of a package: both children, and the importing module."""
     prefix = f"{package}."
-    for name, others in IMPORTS.items():
+    for name, others in imports().items():
         for other in others:
             if name.startswith(prefix) and other.startswith(prefix):
                 room, other_room = (each[len(prefix) :].split(".")[0] for each in (name, other))
@@ -226,7 +230,7 @@ def test_package_has_no_import_cycle(package: str) -> None:
 def test_packages_of_the_server_are_imported_by_their_faces() -> None:
     inside = {
         (name, other)
-        for name, others in IMPORTS.items()
+        for name, others in imports().items()
         for other in others
         if name.startswith("rollserve_server.")
         and other.startswith("rollserve_server.")
@@ -241,7 +245,7 @@ def test_packages_of_the_server_are_imported_by_their_faces() -> None:
 
 
 def test_ray_and_grpc_are_imported_in_their_rooms_alone() -> None:
-    server = {name: others for name, others in IMPORTS.items() if name.startswith("rollserve_server")}
+    server = {name: others for name, others in imports().items() if name.startswith("rollserve_server")}
     for name, others in server.items():
         tops = {other.partition(".")[0] for other in others}
         assert "ray" not in tops or name.startswith("rollserve_server.pool.backends.ray."), name
@@ -258,7 +262,7 @@ def test_ray_and_grpc_are_imported_in_their_rooms_alone() -> None:
 def test_server_imports_the_client_where_it_reads_and_writes_episodes() -> None:
     users = {
         name
-        for name, others in IMPORTS.items()
+        for name, others in imports().items()
         if name.startswith("rollserve_server.") and any(other.partition(".")[0] == "rollserve" for other in others)
     }
     assert users == {
@@ -281,12 +285,12 @@ def test_workers_load_neither_grpc_nor_the_client() -> None:
 
 def test_ordinary_servers_import_no_faults() -> None:
     for_tests = ("rollserve_server.testing", "rollserve_conformance")
-    ordinary = {name: others for name, others in IMPORTS.items() if not name.startswith(for_tests)}
+    ordinary = {name: others for name, others in imports().items() if not name.startswith(for_tests)}
     assert [name for name, others in ordinary.items() if any(other.startswith(for_tests) for other in others)] == []
 
 
 def test_kit_imports_what_test_programs_do() -> None:
-    kit = (others for name, others in IMPORTS.items() if name.startswith("rollserve_conformance"))
+    kit = (others for name, others in imports().items() if name.startswith("rollserve_conformance"))
     assert {other for other in set().union(*kit) if other.startswith("rollserve_server")} == {
         "rollserve_server.agents",
         "rollserve_server.local",

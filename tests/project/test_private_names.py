@@ -29,7 +29,6 @@ PURE = (
 
 OTHERS: Mapping[str, set[str]] = {
     "access/test_scopes.py": {"rollserve_server.gateway.service"},
-    "client/test_resumption.py": {"rollserve._calls.interruptions"},
     "client/test_running_moments.py": {"rollserve._calls", "rollserve._calls.own_versions"},
     "data/test_additions.py": {"rollserve_server.datasets.reading"},
     "envs/test_atari.py": {"rollserve_server.envs.making"},
@@ -89,7 +88,6 @@ OTHERS: Mapping[str, set[str]] = {
     "faults/test_stragglers.py": {"rollserve_server.pool.calls"},
     "faults/test_suspects.py": {"rollserve_server.pool.calls.fragments", "rollserve_server.pool.workers"},
     "gateway/test_loop_pauses.py": {"rollserve_server.datasets.folder"},
-    "gateway/test_messages.py": {"rollserve._calls.stream_reader"},
     "gateway/test_peers.py": {
         "rollserve_server.gateway.access",
         "rollserve_server.gateway.connections",
@@ -97,7 +95,6 @@ OTHERS: Mapping[str, set[str]] = {
         "rollserve_server.gateway.rpcs.places",
     },
     "gateway/test_profiles.py": {"rollserve_server.serving.checks"},
-    "gateway/test_request_limits.py": {"rollserve_server.gateway.requests"},
     "gateway/test_rpc_table.py": {"rollserve_server.gateway.rpcs.places", "rollserve_server.gateway.service"},
     "gateway/test_shared_memory.py": {"rollserve._calls.stream_reader", "rollserve_server.gateway.shared_memory"},
     "gateway/test_versions.py": {"rollserve._calls.receiving"},

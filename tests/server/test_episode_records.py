@@ -17,15 +17,20 @@ from support import raises
 
 import rollserve
 from rollserve import CallKind, EpisodeRecords, RecordPosition
-from rollserve_server.local import local_server
+from rollserve_server.local import LocalServer, local_server
 
 LIGHT = ("--backend", "in-process", "--workers", "2", "--rows", "2", "--native-rows", "2")
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def running() -> Iterator[LocalServer]:
     with local_server("--env", "CartPole-v1", *LIGHT) as server:
-        yield server.address
+        yield server
+
+
+@pytest.fixture
+def address(running: LocalServer) -> str:
+    return running.address
 
 
 @pytest.fixture
@@ -217,25 +222,20 @@ def test_overwritten_records_are_counted_as_missed() -> None:
                 next(stream)
 
 
-def test_records_begin_anew_when_the_sampler_is_reset() -> None:
-    with (
-        local_server("--env", "CartPole-v1", *LIGHT) as server,
-        rollserve.connect(server.address, shared=True) as sampler,
-    ):
-        sampler.update_agent(rollserve.RandomAgent())
-        sampler.obtain_samples(100)
-        records = sampler.metrics()
-        with contextlib.ExitStack() as stack:
-            streams = [stack.enter_context(sampler.stream_metrics(records.end)) for _ in range(8)]
-            for stream in streams:
+def test_records_begin_anew_when_the_sampler_is_reset(sampler: rollserve.Sampler, running: LocalServer) -> None:
+    sampler.obtain_samples(100)
+    records = sampler.metrics()
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(sampler.stream_metrics(records.end)) for _ in range(8)]
+        for stream in streams:
+            next(stream)
+        running.reset()
+        for stream in streams:  # which all end with the same error
+            with raises(rollserve.PreconditionError, reason="SAMPLER_RUN"):
                 next(stream)
-            server.reset()
-            for stream in streams:  # which all end with the same error
-                with raises(rollserve.PreconditionError, reason="SAMPLER_RUN"):
-                    next(stream)
-        with raises(rollserve.PreconditionError, reason="SAMPLER_RUN", field="log_id"):
-            sampler.metrics(records.end)
-        assert len(sampler.metrics()) == 0
+    with raises(rollserve.PreconditionError, reason="SAMPLER_RUN", field="log_id"):
+        sampler.metrics(records.end)
+    assert len(sampler.metrics()) == 0
 
 
 @pytest.mark.slow

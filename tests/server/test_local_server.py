@@ -69,8 +69,10 @@ def test_log_is_written_to_a_path_that_is_text(running: LocalServer, log: str) -
     assert "sampler reset" in Path(log).read_text()
 
 
-def test_reset_of_a_server_that_has_ended_raises(tmp_path: Path) -> None:
+def test_server_shows_its_address_and_process_and_is_not_reset_when_it_has_ended(tmp_path: Path) -> None:
     with local_server(*LIGHT, log=tmp_path / "log") as server:
+        assert repr(server) == f"<LocalServer '{server.address}', process {server.process.pid}>"
         assert server.stop() == 0
+        assert repr(server) == f"<LocalServer '{server.address}', ended with status 0>"
         with pytest.raises(RuntimeError, match="server"):
             server.reset()

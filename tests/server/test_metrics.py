@@ -19,7 +19,7 @@ from ray_clusters import free_port
 from support import raises, server_environment
 
 import rollserve
-from rollserve_server.local import local_server
+from rollserve_server.local import LocalServer, local_server
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 DAY = 86400
@@ -27,35 +27,52 @@ LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "2", "-
 
 
 class Metrics:
-    """The metrics of a server, by name and labels."""
+    """The metrics of a server, by name and labels.
 
-    def __init__(self, address: str) -> None:
+    Args:
+        address: where they are.
+        before: metrics of an earlier time, from which on counts are shown.
+    """
+
+    def __init__(self, address: str, before: Metrics | None = None) -> None:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as response:
             text = response.read().decode()
         self.names = {family.name for family in text_string_to_metric_families(text)}
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         self._values = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
+        self._before = {} if before is None else before._values
 
     def value(self, name: str, **labels: str) -> float:
-        return self._values.get((f"rollserve_{name}", frozenset(labels.items())), 0.0)
+        key = f"rollserve_{name}", frozenset(labels.items())
+        is_count = name.endswith(("_total", "_bucket", "_count", "_sum"))
+        return self._values.get(key, 0.0) - (self._before.get(key, 0.0) if is_count else 0.0)
 
 
 class Server:
-    """A running server, and the address of its metrics."""
+    """A server whose sampler is as it was at the start, and its metrics since then."""
 
-    def __init__(self, address: str, metrics_address: str) -> None:
-        self.address = address
-        self.metrics_address = metrics_address
+    def __init__(self, running: LocalServer, metrics_address: str) -> None:
+        running.reset()
+        self.address = running.address
+        self._metrics_address = metrics_address
+        self._before = Metrics(metrics_address)
 
     def metrics(self) -> Metrics:
-        return Metrics(self.metrics_address)
+        return Metrics(self._metrics_address, self._before)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[LocalServer, str]]:
+    """A server for all tests of this file, and the address of its metrics."""
+    address = f"127.0.0.1:{free_port()}"
+    options = ("--metrics-listen", address, "--return-buckets", "[-5, 15.5, 20, 1e3]", "--allow-module", "sample_envs")
+    with local_server(*LIGHT, *options, environment=server_environment()) as server:
+        yield server, address
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    address = f"127.0.0.1:{free_port()}"
-    with local_server(*LIGHT, "--metrics-listen", address) as server:
-        yield Server(server.address, address)
+def server(running: tuple[LocalServer, str]) -> Server:
+    return Server(*running)
 
 
 def test_metrics_agree_with_status_and_account(server: Server) -> None:
@@ -92,17 +109,14 @@ def test_metrics_agree_with_status_and_account(server: Server) -> None:
     assert workers == [worker.num_simulated_steps for worker in status.workers]
 
 
-def test_steps_that_are_not_finite_are_counted() -> None:
-    address = f"127.0.0.1:{free_port()}"
-    options = ("--env", "sample_envs:NoNumbers", *LIGHT[2:], "--metrics-listen", address)
-    with (
-        local_server(*options, environment=server_environment()) as server,
-        rollserve.connect(server.address) as sampler,
-    ):
+def test_steps_that_are_not_finite_are_counted(server: Server) -> None:
+    with rollserve.connect(server.address) as sampler:
+        sampler.update_env("sample_envs:NoNumbers")
         sampler.update_agent(rollserve.RandomAgent())
         account = sampler.obtain_samples(20).account
-        assert account.num_non_finite_steps > 0
-        assert Metrics(address).value("non_finite_steps_total", sampler="default") == account.num_non_finite_steps
+    assert account is not None
+    assert account.num_non_finite_steps > 0
+    assert server.metrics().value("non_finite_steps_total", sampler="default") == account.num_non_finite_steps
 
 
 def test_histograms_have_returns_and_lengths_of_ended_episodes(server: Server) -> None:
@@ -123,18 +137,15 @@ def test_histograms_have_returns_and_lengths_of_ended_episodes(server: Server) -
     assert shown.value("episode_length_sum", sampler="default", calls="evaluation") == evaluation.lengths.sum()
 
 
-def test_buckets_of_returns_are_a_setting() -> None:
-    address = f"127.0.0.1:{free_port()}"
-    with (
-        local_server(*LIGHT, "--metrics-listen", address, "--return-buckets", "[-5, 15.5, 1e3]") as server,
-        rollserve.connect(server.address) as sampler,
-    ):
+def test_buckets_of_returns_are_a_setting(server: Server) -> None:
+    with rollserve.connect(server.address) as sampler:
         sampler.update_agent(rollserve.RandomAgent())
         batch = sampler.obtain_samples(500, seed=1)
-        shown = Metrics(address)
-    labels = {"sampler": "default", "calls": "samples"}
-    counts = {le: shown.value("episode_return_bucket", **labels, le=le) for le in ("-5.0", "15.5", "1000.0", "+Inf")}
-    assert counts == {"-5.0": 0, "15.5": (batch.returns <= 15.5).sum(), "1000.0": len(batch), "+Inf": len(batch)}
+    shown, labels = server.metrics(), {"sampler": "default", "calls": "samples"}
+    limits = ("-5.0", "15.5", "20.0", "1000.0", "+Inf")
+    counts = {le: shown.value("episode_return_bucket", **labels, le=le) for le in limits}
+    assert counts == {le: (batch.returns <= float(le)).sum() for le in limits}
+    assert 0 < counts["15.5"] < counts["20.0"] < counts["1000.0"] == len(batch)
 
 
 def test_compressed_bytes_are_counted_beside_raw_ones(server: Server) -> None:

@@ -77,7 +77,13 @@ def run(folder: Path, text: str, *options: str) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False).stdout
 
 
-@pytest.mark.parametrize("options", [(), ("-W", "error", "-p", "no:xdist")], ids=["usual", "strict"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="usual", marks=pytest.mark.slow),
+        pytest.param(("-W", "error", "-p", "no:xdist"), id="strict"),
+    ],
+)
 def test_project_has_a_server_for_its_session(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert "4 passed" in (shown := run(tmp_path, SERVER_TESTS, *options)), shown
 
