@@ -42,7 +42,7 @@ def make_nested() -> gymnasium.Env[Any, Any]:
 
 CASES = [
     Case(rollserve.EnvSpec("CartPole-v1"), 2000, lambda: gymnasium.make("CartPole-v1")),
-    Case(rollserve.EnvSpec("HalfCheetah-v5"), 3000, lambda: gymnasium.make("HalfCheetah-v5")),
+    Case(rollserve.EnvSpec("HalfCheetah-v5"), 1500, lambda: gymnasium.make("HalfCheetah-v5")),
     Case(
         rollserve.EnvSpec(
             "ALE/Pong-v5",
@@ -52,7 +52,7 @@ CASES = [
                 rollserve.Wrapper("FrameStackObservation", {"stack_size": 4}),
             ],
         ),
-        1500,
+        500,
         make_pong,
         agent="random",
     ),

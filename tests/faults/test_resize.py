@@ -112,10 +112,10 @@ def are_equal(first: Any, second: Any) -> bool:
 
 def calls(pool: Pool, num_workers: int) -> list[Callable[[], Coroutine[Any, Any, Any]]]:
     """Calls of each kind, whose results depend on the number of workers alone."""
-    targets: list[Any] = [AtLeast(600), Exactly(12), Fragments(num_workers * NUM_ROWS * 60)]
+    targets: list[Any] = [AtLeast(300), Exactly(6), Fragments(num_workers * NUM_ROWS * 30)]
     return [
         *(functools.partial(sample, pool, target, seed=SEED) for target in targets),
-        lambda: evaluate(pool, 60),
+        lambda: evaluate(pool, 30),
         lambda: evaluate_population(pool, members(mlp(), 6), 12),
     ]
 
