@@ -40,7 +40,7 @@ async def test_fragments_are_slices_of_episodes_before_and_after_an_update(
             if swapped:
                 await pool.update_env([env])
             truth = Truth(pool, seed=3)
-            calls = [7, 1, 64, 30, 130]
+            calls = [7, 1, 64, 30, 40]
             for num_steps, batch in zip(calls, await in_calls(pool, calls, seed=3), strict=True):
                 await truth.check(batch)
                 assert batch.worker_indices is not None
