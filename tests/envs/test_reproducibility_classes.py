@@ -13,13 +13,15 @@ from typing import NamedTuple
 import psutil
 import pytest
 from click.testing import CliRunner
+from cutting_proxy import cutting_proxy
 from raw_calls import soon
-from support import equal, server_environment
+from support import equal, raises, server_environment
 
 import rollserve
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.cli import main
 from rollserve_server.envs import RowEnvs, RowSpecs
+from rollserve_server.local import LocalServer
 from rollserve_server.testing import faulty_server
 
 EPISODE, WORKER = rollserve.Reproducibility.EPISODE, rollserve.Reproducibility.WORKER
@@ -210,16 +212,21 @@ def test_check_env_leaves_no_process_when_it_is_killed() -> None:
                     child.kill()
 
 
-def test_broken_stream_is_not_resumed_when_episodes_are_unreproducible(sampler: rollserve.Sampler) -> None:
+def test_broken_stream_is_not_resumed_when_episodes_are_unreproducible(
+    thread_sampler: rollserve.Sampler, thread_server: LocalServer
+) -> None:
     """A resumed stream would continue with other episodes."""
-    from rollserve._calls.resumption import Resumption
-    from rollserve_wire.v1 import episode_batch_pb2
-    from rollserve_wire.v1 import sampler_service_pb2 as pb
-
-    resumption = Resumption(pb.ObtainSamplesRequest(step_count=10))
-    assert not resumption.possible
-    resumption.begin(episode_batch_pb2.Beginning(reproducibility=episode_batch_pb2.REPRODUCIBILITY_WORKER))
-    assert not resumption.possible
+    thread_sampler.update_env("sample_envs:Unseeded")
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    with (
+        cutting_proxy(thread_server.address, num_cuts=0, max_bytes=0, seed=0) as proxy,
+        rollserve.connect(proxy.address, max_message_bytes=1 << 14) as distant,
+        distant.stream_samples(200_000) as stream,
+    ):
+        next(stream)
+        proxy.cut()
+        with raises(rollserve.UnavailableError):
+            list(stream)
 
 
 def test_rows_whose_environments_differ_in_a_late_argument_are_not_compared() -> None:
