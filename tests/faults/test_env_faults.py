@@ -479,17 +479,17 @@ def test_streams_resume_across_skipped_episodes(
 ) -> None:
     def call(sampler: rollserve.Sampler) -> rollserve.EpisodeBatch:
         if kind == "at least":
-            return sampler.obtain_samples(12_000, seed=3, first_episode_index=5, skip_failed_episodes=True)
-        return sampler.obtain_exact_episodes(500, seed=3, first_episode_index=5, skip_failed_episodes=True)
+            return sampler.obtain_samples(4000, seed=3, first_episode_index=5, skip_failed_episodes=True)
+        return sampler.obtain_exact_episodes(170, seed=3, first_episode_index=5, skip_failed_episodes=True)
 
     sampler.update_env("sample_envs:Flaky", kwargs={"times": -1, "length": 40})
     sampler.update_agent(rollserve.RandomAgent())
     with raises(rollserve.ServerError, reason=Reason.ENV_FAILED, match="broken by design"):
-        sampler.obtain_samples(20_000, seed=3)
+        sampler.obtain_samples(4000, seed=3)
     expected = call(sampler)
     with (
-        cutting_proxy(server.address, num_cuts=4, max_bytes=500_000, seed=seed) as proxy,
-        rollserve.connect(proxy.address, max_message_bytes=40_000) as distant,
+        cutting_proxy(server.address, num_cuts=4, max_bytes=160_000, seed=seed) as proxy,
+        rollserve.connect(proxy.address, max_message_bytes=13_000) as distant,
     ):
         distant.status()
         batch = call(distant)
