@@ -40,11 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name the groups of `--dist loadgroup`, so that each process starts few servers.
 
     All tests with the shared server are one group, and so are all with the shared Ray cluster: each takes 10 s of
-    processor time to start, and 4 % of a core as long as it runs. Other tests are grouped by file.
+    processor time to start, and 4 % of a core as long as it runs. Other tests are grouped by file. With a parameter
+    "ray", a fixture takes the cluster, which the test then does not name.
     """
     for item in items:
         assert isinstance(item, pytest.Function)
-        shared = (name for name in ("server", "ray_backend") if name in item.fixturenames)
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        takes_cluster = any(isinstance(each, str) and each == "ray" for each in parameters)
+        used = {*item.fixturenames, *(("ray_backend",) if takes_cluster else ())}
+        shared = (name for name in ("server", "ray_backend") if name in used)
         group = next((name for name in shared if not hasattr(item.module, name)), item.location[0])
         item.add_marker(pytest.mark.xdist_group(group))
 

@@ -616,6 +616,7 @@ def test_environments_may_raise_any_exception(either: rollserve.Sampler, at: str
         assert either.status().workers[0].healthy
 
 
+@pytest.mark.usefixtures("server")  # by name, so that the test runs in the process that has it
 @pytest.mark.parametrize("either", ["ray"], indirect=True)
 def test_environments_on_ray_may_raise_any_exception(either: rollserve.Sampler) -> None:
     for error, text in TEXTS.items():
