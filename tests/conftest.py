@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import grpc
@@ -26,17 +26,32 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what is collected out of garbage collections: it stays, and to traverse it takes 0.5 s each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name the groups of `--dist loadgroup`, so that each process starts few servers.
 
     All tests with the shared server on Ray are one group, and so are all with the shared Ray cluster: each takes 10 s
-    of processor time to start, and 4 % of a core as long as it runs. Other tests are grouped by file.
+    of processor time to start, and 4 % of a core as long as it runs. Other tests are grouped by file. With a parameter
+    "ray", a fixture takes the cluster, which the test then does not name.
     """
     for item in items:
         assert isinstance(item, pytest.Function)
-        shared = (name for name in ("ray_server", "ray_backend") if name in item.fixturenames)
-        group = next(shared, item.location[0])
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        takes_cluster = any(isinstance(each, str) and each == "ray" for each in parameters)
+        used = {*item.fixturenames, *(("ray_backend",) if takes_cluster else ())}
+        shared = (name for name in ("ray_server", "ray_backend") if name in used)
+        group = next((name for name in shared if not hasattr(item.module, name)), item.location[0])
         item.add_marker(pytest.mark.xdist_group(group))
 
 

@@ -91,8 +91,16 @@ def check_masks(batch: rollserve.EpisodeBatch, kind: str, source: str) -> None:
             env.step(nested(space, {name: leaf[step] for name, leaf in leaves_of(episode.actions).items()}))
 
 
-@pytest.mark.parametrize("env", [ROWS, NATIVE], ids=["rows", "native"])
-@pytest.mark.parametrize(("kind", "source"), list(itertools.product(STRUCTURES, MASKS)))
+COMBINATIONS = [
+    pytest.param(
+        kind, source, env, marks=() if kind == "dict" or (source == "info") == (env is ROWS) else pytest.mark.slow
+    )
+    for (kind, source), env in itertools.product(itertools.product(STRUCTURES, MASKS), (ROWS, NATIVE))
+]
+"""Spaces, sources of masks and kinds of rows; all combinations are fast only for the space that has all others."""
+
+
+@pytest.mark.parametrize(("kind", "source", "env"), COMBINATIONS)
 def test_mlp_and_random_agent_take_legal_actions(
     fed: rollserve.Sampler, kind: str, source: str, env: rollserve.EnvSpec
 ) -> None:
@@ -272,7 +280,7 @@ async def test_masked_episodes_and_fragments_do_not_depend_on_workers(source: st
     made = rollserve.MlpAgent.initial(board, actions, seed=0, hidden_sizes=(8,))
     agent = spec_of(dataclasses.replace(made, action_mask=MASKS[source]))
     batches, cut = [], list[rollserve.EpisodeBatch]()
-    for workers in (1, 2, 3, 5):
+    for workers in (1, 2, 3):
         async with pool_of(InProcessBackend(), env, workers=workers, rows=2, **MODULES) as pool:
             await pool.update_agent([agent])
             batches.append(await sample(pool, AtLeast(150), seed=5))

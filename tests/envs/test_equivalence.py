@@ -29,7 +29,7 @@ def make_pong() -> gymnasium.Env[Any, Any]:
     import ale_py
 
     gymnasium.register_envs(ale_py)
-    env = gymnasium.make("ALE/Pong-v5", frameskip=1)
+    env = gymnasium.make("ALE/Pong-v5", frameskip=1, max_episode_steps=400)
     env = gymnasium.wrappers.AtariPreprocessing(env, screen_size=84)
     return gymnasium.wrappers.FrameStackObservation(env, 4)
 
@@ -42,17 +42,17 @@ def make_nested() -> gymnasium.Env[Any, Any]:
 
 CASES = [
     Case(rollserve.EnvSpec("CartPole-v1"), 2000, lambda: gymnasium.make("CartPole-v1")),
-    Case(rollserve.EnvSpec("HalfCheetah-v5"), 3000, lambda: gymnasium.make("HalfCheetah-v5")),
+    Case(rollserve.EnvSpec("HalfCheetah-v5"), 1500, lambda: gymnasium.make("HalfCheetah-v5")),
     Case(
         rollserve.EnvSpec(
             "ALE/Pong-v5",
-            {"frameskip": 1},
+            {"frameskip": 1, "max_episode_steps": 400},  # frames, of which a step takes 4
             [
                 rollserve.Wrapper("AtariPreprocessing", {"screen_size": 84}),
                 rollserve.Wrapper("FrameStackObservation", {"stack_size": 4}),
             ],
         ),
-        1500,
+        300,
         make_pong,
         agent="random",
     ),

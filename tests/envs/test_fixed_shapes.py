@@ -18,8 +18,7 @@ from rollserve import EnvSpec, Wrapper
 from rollserve.data import verify
 from rollserve.transforms import ClipActions
 from rollserve_server.agents import RandomSpec
-from rollserve_server.pool import AtLeast
-from rollserve_server.pool.backends.in_process import InProcessBackend
+from rollserve_server.pool import AtLeast, InProcessBackend
 
 MODULE = "sample_envs"
 

@@ -15,8 +15,7 @@ from rollserve import EnvSpec, Reason, Reproducibility, Wrapper
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.envs.making import make_env
 from rollserve_server.errors import DomainError, InvalidValueError, NotAllowedError, NotFoundError
-from rollserve_server.pool import AtLeast, Pool
-from rollserve_server.pool.backends.in_process import InProcessBackend
+from rollserve_server.pool import AtLeast, InProcessBackend, Pool
 
 MODULE = "sample_wrappers"
 pytestmark = pytest.mark.usefixtures("sandboxes_find_test_agents")

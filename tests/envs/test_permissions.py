@@ -11,7 +11,7 @@ from support import raises
 
 from rollserve import EnvSpec, Reason
 from rollserve_server.errors import NotAllowedError, NotFoundError
-from rollserve_server.pool.backends.in_process import InProcessBackend
+from rollserve_server.pool import InProcessBackend
 
 MODULE = """
 from sample_envs import Ends

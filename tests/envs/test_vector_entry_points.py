@@ -1,7 +1,7 @@
 """Every installed environment with a vector entry point: each call steps what `UpdateEnv` announced, or is refused.
 
 The spaces of all of them are compared, of ALE's more than 100 games, too, most of them in slow tests. Each kind of call
-then runs in CartPole and in two games, which differ in their number of actions.
+then runs in CartPole and in two games, which differ in their number of actions; one of the games is slow.
 """
 
 from __future__ import annotations
@@ -76,7 +76,12 @@ NATIVE = [CARTPOLE, *(GAMES if HAS_ALE else [])]
 ACTION = ConstantSpec({"": np.array(1)})
 
 
-@pytest.mark.parametrize("env", NATIVE, ids=lambda env: env.id)
+def marks_of(env: EnvSpec) -> Any:
+    """Return the marks of tests that step an environment: a game takes seconds, and both run the same code."""
+    return pytest.mark.slow if env in GAMES[1:] else ()
+
+
+@pytest.mark.parametrize("env", [pytest.param(env, id=env.id, marks=marks_of(env)) for env in NATIVE])
 async def test_each_call_steps_the_announced_environment(env: EnvSpec) -> None:
     async with pool_of(InProcessBackend(), workers=1, **ALLOWED) as pool:
         description = (await pool.update_env([env])).description
@@ -110,7 +115,7 @@ def plain_fragments(env: EnvSpec, seed: int, num_steps: int) -> list[list[np.nda
     return [[np.array([step[part][row] for step in steps]) for part in range(4)] for row in range(2)]
 
 
-@pytest.mark.parametrize("env", NATIVE[1:], ids=lambda env: env.id)
+@pytest.mark.parametrize("env", [pytest.param(env, id=env.id, marks=marks_of(env)) for env in NATIVE[1:]])
 async def test_fragments_of_games_equal_a_plain_loop(env: EnvSpec) -> None:
     async with pool_of(InProcessBackend(), env, workers=1, **ALLOWED) as pool:
         await pool.update_agent([ACTION])

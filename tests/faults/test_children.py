@@ -75,20 +75,36 @@ def children(process_id: int, kind: str) -> set[int]:
     return {child for child, parent in processes(kind).items() if parent in own} if kind in _FORKED else own
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[LocalServer]:
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[LocalServer]:
     """A server whose folder for datasets has files that nobody can open to the end."""
-    (tmp_path / "data/a-v0/data").mkdir(parents=True)
-    os.mkfifo(tmp_path / "data/a-v0/data/metadata.json")
-    os.mkfifo(tmp_path / "data/b.parquet")
+    (folder / "data/a-v0/data").mkdir(parents=True)
+    os.mkfifo(folder / "data/a-v0/data/metadata.json")
+    os.mkfifo(folder / "data/b.parquet")
     options = ("--env", "sample_envs:Busy", "--allow-module", "sample_envs")
-    options += ("--backend", "in-process", "--workers", "1", "--rows", "1", "--data-dir", str(tmp_path / "data"))
-    with local_server(*options, log=tmp_path / "log", environment=server_environment()) as running:
+    options += ("--backend", "in-process", "--workers", "1", "--rows", "1", "--data-dir", str(folder / "data"))
+    with local_server(*options, log=folder / "log", environment=server_environment()) as running:
         with rollserve.connect(running.address) as sampler:
             sampler.update_agent(rollserve.RandomAgent())
         yield running
         if running.process.poll() is None:
-            assert "Traceback" not in (tmp_path / "log").read_text()
+            assert "Traceback" not in (folder / "log").read_text()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    with serving(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture
+def server(shared: LocalServer) -> Iterator[LocalServer]:
+    """The shared server as it was at its start; checks that the test leaves no child there."""
+    shared.reset()
+    with rollserve.connect(shared.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+    yield shared
+    assert soon(lambda: not any(children(shared.process.pid, kind) for kind in _PROGRAMS), 30)
 
 
 def calls(sampler: rollserve.AsyncSampler) -> dict[str, Callable[[], Awaitable[object]]]:
@@ -134,28 +150,25 @@ async def new_children(process_id: int, kind: str, known: set[int], call: asynci
     return children(process_id, kind) - known
 
 
-async def test_children_end_with_a_server_that_is_killed(server: LocalServer) -> None:
-    async with stuck(server) as found:
-        running = processes()
-        assert found <= set(running)
-        found |= {child for child, parent in running.items() if parent == server.process.pid}
-        server.process.send_signal(signal.SIGKILL)
-        server.process.wait()
-        assert soon(lambda: found.isdisjoint(processes()), 30)
+async def test_children_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        async with stuck(server) as found:
+            running = processes()
+            assert found <= set(running)
+            found |= {child for child, parent in running.items() if parent == server.process.pid}
+            server.process.send_signal(signal.SIGKILL)
+            server.process.wait()
+            assert soon(lambda: found.isdisjoint(processes()), 30)
 
 
-async def test_children_end_with_their_calls(server: LocalServer) -> None:
+async def test_children_yield_to_workers_and_end_with_their_calls(server: LocalServer) -> None:
     async with stuck(server) as found:
         assert found <= set(processes())
-    assert soon(lambda: found.isdisjoint(processes()), 30)
-
-
-async def test_children_take_no_more_of_the_processors_than_a_worker(server: LocalServer) -> None:
-    async with stuck(server) as found:
         for child in found:
             assert os.getsid(child) == os.getsid(server.process.pid)  # sessions may share the processors equally
             assert os.getpgid(child) == child
             assert os.getpriority(os.PRIO_PROCESS, child) >= 15
+    assert soon(lambda: found.isdisjoint(processes()), 30)
 
 
 async def test_cancelled_updates_hold_nobody_up(server: LocalServer) -> None:

@@ -147,10 +147,25 @@ def short_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollserve_server.pool.calls.fragments._STOP_SECONDS", 0.05)
 
 
+FULL = {"call_window_bytes": 3000}
+COMBINATIONS = pytest.mark.parametrize(
+    ("env", "options", "num_deaths"),
+    [
+        (NATIVE, {}, 3),
+        (NATIVE, FULL, 0),
+        (ROWS, {}, 0),
+        (ROWS, FULL, 3),
+        pytest.param(NATIVE, {}, 0, marks=pytest.mark.slow),
+        pytest.param(NATIVE, FULL, 3, marks=pytest.mark.slow),
+        pytest.param(ROWS, {}, 3, marks=pytest.mark.slow),
+        pytest.param(ROWS, FULL, 0, marks=pytest.mark.slow),
+    ],
+)
+"""Rows, buffers and deaths; the tests that are not slow combine each pair of their values once."""
+
+
 @pytest.mark.usefixtures("short_stop")
-@pytest.mark.parametrize("num_deaths", [0, 3])
-@pytest.mark.parametrize("options", [{}, {"call_window_bytes": 3000}], ids=["", "full"])
-@pytest.mark.parametrize("env", [NATIVE, ROWS], ids=["blocks", "rows"])
+@COMBINATIONS
 async def test_rows_deliver_each_step_once_with_any_fractions(
     env: rollserve.EnvSpec, options: dict[str, Any], num_deaths: int
 ) -> None:
@@ -167,9 +182,7 @@ async def test_rows_deliver_each_step_once_with_any_fractions(
 
 
 @pytest.mark.usefixtures("short_stop")
-@pytest.mark.parametrize("num_deaths", [0, 3])
-@pytest.mark.parametrize("options", [{}, {"call_window_bytes": 3000}], ids=["", "full"])
-@pytest.mark.parametrize("env", [NATIVE, ROWS], ids=["blocks", "rows"])
+@COMBINATIONS
 async def test_each_worker_makes_its_least_share(
     env: rollserve.EnvSpec, options: dict[str, Any], num_deaths: int
 ) -> None:

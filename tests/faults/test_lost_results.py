@@ -57,16 +57,21 @@ async def check_calls(
 
 
 @pytest.mark.usefixtures("small_parcels")
-@pytest.mark.parametrize("num_workers", [1, 3])
 @pytest.mark.parametrize(
-    ("env", "target", "options"),
+    ("env", "target", "options", "num_workers"),
     [
-        pytest.param(NATIVE, AtLeast(100), {}, id="blocks"),
-        pytest.param(NATIVE, AtLeast(100), FULL, id="blocks, full"),
-        pytest.param(ROWS, AtLeast(100), {}, id="rows"),
-        pytest.param(ROWS, AtLeast(100), FULL, id="rows, full"),
-        pytest.param(ROWS, Exactly(6), FULL, id="exactly, full"),
-        pytest.param(ROWS, Fragments(120), FULL, id="fragments, full"),
+        (NATIVE, AtLeast(100), {}, 1),
+        (NATIVE, AtLeast(100), FULL, 3),
+        (ROWS, AtLeast(100), {}, 3),
+        (ROWS, AtLeast(100), FULL, 1),
+        (ROWS, Exactly(6), FULL, 3),
+        (ROWS, Fragments(120), FULL, 3),
+        pytest.param(NATIVE, AtLeast(100), {}, 3, marks=pytest.mark.slow),
+        pytest.param(NATIVE, AtLeast(100), FULL, 1, marks=pytest.mark.slow),
+        pytest.param(ROWS, AtLeast(100), {}, 1, marks=pytest.mark.slow),
+        pytest.param(ROWS, AtLeast(100), FULL, 3, marks=pytest.mark.slow),
+        pytest.param(ROWS, Exactly(6), FULL, 1, marks=pytest.mark.slow),
+        pytest.param(ROWS, Fragments(120), FULL, 1, marks=pytest.mark.slow),
     ],
 )
 async def test_lost_results_are_sampled_again(
@@ -98,8 +103,15 @@ def test_lost_steps_are_charged_to_the_worker_that_wrote_them() -> None:
 
 
 @pytest.mark.usefixtures("small_parcels")
-@pytest.mark.parametrize("target", [AtLeast(100), Fragments(120)], ids=["whole episodes", "fragments"])
-@pytest.mark.parametrize("env", [NATIVE, ROWS], ids=["blocks", "rows"])
+@pytest.mark.parametrize(
+    ("env", "target"),
+    [
+        (NATIVE, AtLeast(100)),
+        (ROWS, Fragments(120)),
+        pytest.param(NATIVE, Fragments(120), marks=pytest.mark.slow),
+        pytest.param(ROWS, AtLeast(100), marks=pytest.mark.slow),
+    ],
+)
 async def test_results_lost_with_their_workers_are_sampled_again(
     env: rollserve.EnvSpec, target: Target | Fragments
 ) -> None:

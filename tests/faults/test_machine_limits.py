@@ -43,6 +43,7 @@ SPILLING = (
     *("--native-rows", "2", "--worker-buffer-bytes", str(MIB), "--worker-spill-bytes", str(1 << 30)),
 )
 """A server that spills fragments of a few hundred steps."""
+EACH_KIND = pytest.mark.parametrize("kind", [pytest.param("rows", marks=pytest.mark.slow), "native"])
 MANY_STEPS = 4000
 WITHOUT_LINES = Path(__file__).parents[1] / "helpers" / "without_lines"
 
@@ -273,7 +274,7 @@ def test_server_tells_of_a_cluster_that_does_not_answer_in_time() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["rows", "native"])
+@EACH_KIND
 def test_full_disk_ends_fragment_calls_that_spill_and_leaves_nothing(kind: str, tmp_path: Path) -> None:
     folder, port_file = tmp_path / "spilled", tmp_path / "port"
     folder.mkdir()
@@ -292,7 +293,7 @@ def test_full_disk_ends_fragment_calls_that_spill_and_leaves_nothing(kind: str, 
     assert not any("Traceback" in line for line in lines())
 
 
-@pytest.mark.parametrize("kind", ["rows", "native"])
+@EACH_KIND
 def test_fragment_calls_spill_again_once_files_may_grow(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "spilled"
     folder.mkdir()

@@ -87,7 +87,7 @@ def test_health_knows_the_server_and_its_service(running: Serving) -> None:
         watch.cancel()
 
 
-@pytest.mark.parametrize("path", [CHECK, REFLECT])
+@pytest.mark.parametrize("path", [CHECK, pytest.param(REFLECT, marks=pytest.mark.slow)])
 def test_concurrent_large_requests_take_bounded_memory(tmp_path: Path, path: str) -> None:
     """All together have 512 MiB.
 

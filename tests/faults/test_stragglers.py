@@ -43,19 +43,29 @@ def duplicate_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("duplicate_early")
-@pytest.mark.parametrize(("num_workers", "num_deaths"), [(2, 0), (4, 0), (3, 3)])
 @pytest.mark.parametrize(
-    ("env", "options"),
+    ("env", "is_full", "num_workers", "num_deaths"),
     [
-        pytest.param(NATIVE, {}, id="blocks"),
-        pytest.param(NATIVE, {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="blocks, full"),
-        pytest.param(ROWS, {}, id="rows"),
-        pytest.param(ROWS, {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="rows, full"),
+        (NATIVE, False, 3, 3),
+        (NATIVE, True, 4, 0),
+        (ROWS, False, 2, 0),
+        (ROWS, True, 3, 3),
+        *(
+            pytest.param(env, is_full, *counts, marks=pytest.mark.slow)
+            for env, is_full, others in [
+                (NATIVE, False, [(2, 0), (4, 0)]),
+                (NATIVE, True, [(2, 0), (3, 3)]),
+                (ROWS, False, [(4, 0), (3, 3)]),
+                (ROWS, True, [(2, 0), (4, 0)]),
+            ]
+            for counts in others
+        ),
     ],
 )
 async def test_duplicated_episodes_are_delivered_once(
-    env: rollserve.EnvSpec, options: dict[str, Any], num_deaths: int, num_workers: int
+    env: rollserve.EnvSpec, is_full: bool, num_workers: int, num_deaths: int
 ) -> None:
+    options = {"worker_buffer_bytes": 4000, "call_window_bytes": 3000} if is_full else {}
     async with pool_of(InProcessBackend(), env, workers=num_workers) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, AtLeast(300)) for _ in range(_CALLS)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import importlib
 import threading
 from collections.abc import Callable
 
@@ -28,11 +28,17 @@ class UnpicklableError(Exception):
         self.lock = threading.Lock()
 
 
+def _cancelled() -> BaseException:
+    """Return an error of asyncio, which each process that tries an environment of the tests would import in 50 ms."""
+    error: BaseException = importlib.import_module("asyncio").CancelledError("elsewhere")
+    return error
+
+
 _ERRORS: dict[str, Callable[[], BaseException]] = {
     "exit": lambda: SystemExit(0),
     "interrupt": KeyboardInterrupt,
     "generator": lambda: GeneratorExit("of another one"),
-    "cancelled": lambda: asyncio.CancelledError("elsewhere"),
+    "cancelled": _cancelled,
     "stop": lambda: StopIteration(3),
     "panic": lambda: Panic("index out of bounds"),
     "wordless": WordlessError,

@@ -42,7 +42,6 @@ from rollserve_server.pool import (
     Target,
     WorkerHandle,
 )
-from rollserve_server.pool.journal.journal import Journal
 from rollserve_server.sampling import Worker, WorkOrder
 from rollserve_server.settings import WorkerSettings
 
@@ -106,7 +105,7 @@ class SlowBackend:
     def create_worker(self, worker_index: int, config: WorkerSettings) -> WorkerHandle:
         return SlowWorker(self._backend.create_worker(worker_index, config), self._random)
 
-    async def open_journal(self) -> Journal:
+    async def open_journal(self) -> Any:
         return await self._backend.open_journal()
 
     def find_worker(self, worker_index: int) -> None:

@@ -22,20 +22,27 @@ _CALLS = 10
 _MAX_SECONDS = 20.0
 
 
-@pytest.mark.parametrize("num_workers", [2, 3, 4])
+FULL = {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}
+CASES: dict[str, tuple[rollserve.EnvSpec, Target | Fragments, dict[str, Any], int]] = {
+    "blocks": (NATIVE, AtLeast(300), {}, 3),
+    "blocks, full": (NATIVE, AtLeast(300), FULL, 4),
+    "rows, full": (ROWS, AtLeast(300), FULL, 2),
+    "exactly, full": (ROWS, Exactly(20), {"worker_buffer_bytes": 2000, "call_window_bytes": 2000}, 4),
+    "fragments, full": (ROWS, Fragments(240), {"call_window_bytes": 3000}, 3),
+}
+"""Environment, target, options, and the number of workers in the test that is not slow."""
+
+
 @pytest.mark.parametrize(
-    ("env", "target", "options"),
+    ("case", "num_workers"),
     [
-        pytest.param(NATIVE, AtLeast(300), {}, id="blocks"),
-        pytest.param(NATIVE, AtLeast(300), {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="blocks, full"),
-        pytest.param(ROWS, AtLeast(300), {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="rows, full"),
-        pytest.param(ROWS, Exactly(20), {"worker_buffer_bytes": 2000, "call_window_bytes": 2000}, id="exactly, full"),
-        pytest.param(ROWS, Fragments(240), {"call_window_bytes": 3000}, id="fragments, full"),
+        pytest.param(case, num_workers, marks=() if num_workers == fast else pytest.mark.slow)
+        for case, (_, _, _, fast) in CASES.items()
+        for num_workers in (2, 3, 4)
     ],
 )
-async def test_batches_do_not_depend_on_the_order_of_events(
-    env: rollserve.EnvSpec, target: Target | Fragments, options: dict[str, Any], num_workers: int
-) -> None:
+async def test_batches_do_not_depend_on_the_order_of_events(case: str, num_workers: int) -> None:
+    env, target, options, _ = CASES[case]
     async with pool_of(InProcessBackend(), env, workers=num_workers) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, target) for _ in range(_CALLS)]

@@ -91,7 +91,7 @@ def links_in(folder: Path) -> list[str]:
 async def batches(pool: Pool) -> list[rollserve.EpisodeBatch]:
     """Return batches of small and large calls, with a small and a large agent."""
     await pool.update_agent([cartpole_agent()])
-    targets = (AtLeast(30), Exactly(2), AtLeast(20_000), Fragments(8 * 2000))
+    targets = (AtLeast(30), Exactly(2), AtLeast(8000), Fragments(8 * 800))
     small = [await sample(pool, target, seed=3) for target in targets]
     await pool.update_agent([large_agent(0.001)])
     return [*small, await sample(pool, AtLeast(100), seed=3)]

@@ -29,7 +29,6 @@ from rollserve_server.pool import (
     InProcessBackend,
     Progress,
 )
-from rollserve_server.pool.backends.ray.backend import RayBackend
 
 
 async def test_policy_versions_rise_by_one_and_are_in_batches(backend: Backend) -> None:
@@ -315,7 +314,7 @@ async def test_exact_episodes_may_skip_the_first_ones(backend: Backend) -> None:
             await sample(pool, Exactly(4, 9), seed=1)
 
 
-async def test_pool_fails_to_start_without_room_for_its_workers(ray_backend: RayBackend) -> None:
+async def test_pool_fails_to_start_without_room_for_its_workers(ray_backend: Backend) -> None:
     with raises(WorkerLostError, reason=Reason.WORKER_LOST, quotes="2 s"):
         async with pool_of(ray_backend, workers=12, start_seconds=2.0):
             pass

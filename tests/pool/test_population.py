@@ -84,8 +84,20 @@ def returns_of(evaluation: Evaluation) -> list[float]:
     return [outcome.total_reward for outcome in evaluation.outcomes]
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("case", ["CartPole", "HalfCheetah", "recurrent", "python"])
+@pytest.mark.parametrize(
+    ("case", "deterministic"),
+    [
+        ("CartPole", True),
+        ("CartPole", False),
+        ("HalfCheetah", False),
+        ("recurrent", True),
+        ("python", False),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("HalfCheetah", True), ("recurrent", False), ("python", True))
+        ),
+    ],
+)
 def test_member_has_the_returns_of_a_single_agent(sampler: rollserve.Sampler, case: str, deterministic: bool) -> None:
     sampler.update_env(HALF_CHEETAH if case == "HalfCheetah" else "CartPole-v1")
     agent: rollserve.MlpAgent | rollserve.PythonAgent

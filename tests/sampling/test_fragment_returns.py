@@ -114,7 +114,14 @@ async def test_return_moments_are_the_same_with_any_number_of_workers(case: str)
             assert known.setdefault("late", late) == late
 
 
-@pytest.mark.parametrize("case", ["rows", "rows, soft", "native", "native, soft", "envpool"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "rows",
+        "native, soft",
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("rows, soft", "native", "envpool")),
+    ],
+)
 async def test_lost_workers_change_no_bit_of_return_moments(case: str) -> None:
     env, options = CASES[case]
     options = {**ASKED, **options, "max_message_bytes": 4096}

@@ -56,12 +56,12 @@ def test_states_equal_plain_loops(thread_sampler: Sampler, spec: EnvSpec, limit:
 def test_states_are_the_same_however_they_are_made(thread_sampler: Sampler, thread_server: LocalServer) -> None:
     thread_sampler.update_env(LONG)
     thread_sampler.update_agent(POLICIES[CROWD.id])
-    expected = obtain(thread_sampler, 1500)
+    expected = obtain(thread_sampler, 700)
     assert expected.global_states is not None
     assert expected.global_states.shape == (expected.num_steps, 2, 2)
     assert expected.global_states[:3, 0, 0].tolist() == [0, 1, 2]
     with rollserve.connect(thread_server.address, max_message_bytes=1 << 13, compression="lz4") as narrow:
-        with narrow.stream_samples(1500, seed=3) as stream:
+        with narrow.stream_samples(700, seed=3) as stream:
             parts = [MultiAgentBatch.of(part) for part in stream]
         assert len(parts) > 3
         joined = MultiAgentBatch.concatenate(*parts).joined()
@@ -75,13 +75,13 @@ def test_states_are_the_same_however_they_are_made(thread_sampler: Sampler, thre
         rollserve.connect(proxy.address, max_message_bytes=1 << 13) as distant,
     ):
         distant.status()
-        assert many_equal(obtain(distant, 1500), expected)
+        assert many_equal(obtain(distant, 700), expected)
         assert proxy.num_cuts > 0
     thread_sampler.resize(1)
-    assert many_equal(obtain(thread_sampler, 1500), expected)
+    assert many_equal(obtain(thread_sampler, 700), expected)
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_states_go_on_from_fragment_to_fragment(thread_sampler: Sampler, num_workers: int) -> None:
     thread_sampler.resize(num_workers)
     thread_sampler.update_env(LONG)
