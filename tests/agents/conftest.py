@@ -1,4 +1,4 @@
-"""A server that tests of agents share; it starts sooner than one on Ray."""
+"""Servers that tests of agents share, which need no processes of workers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from support import server_environment
 
 import rollserve
 from rollserve_server.local import LocalServer, local_server
+
+
+@pytest.fixture(scope="session")
+def server(light_server: LocalServer) -> LocalServer:
+    return light_server
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,12 @@ LIMIT = 4 * HELD * MIB
 """Limit that observations of 1 MiB in four rows just keep."""
 
 
+@pytest.fixture(scope="session")
+def server(ray_server: LocalServer) -> LocalServer:
+    """The shared server whose workers are processes, with memory of their own."""
+    return ray_server
+
+
 def big(observation_bytes: int, **fields: Any) -> EnvSpec:
     return EnvSpec("sample_envs:Big", {"observation_bytes": observation_bytes}, **fields)
 

@@ -14,7 +14,14 @@ import rollserve
 from rollserve import Reason
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import EnvFailedError, WorkerLostError
+from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Exactly, Target
+
+
+@pytest.fixture(scope="session")
+def server(ray_server: LocalServer) -> LocalServer:
+    """The shared server whose workers are processes, which can be lost."""
+    return ray_server
 
 
 async def test_next_call_begins_after_a_failed_episode(ray_backend: Backend) -> None:
