@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import sys
 from collections.abc import Iterator
@@ -44,7 +43,7 @@ copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 
 
 def setup(app: Any) -> None:
-    """Write the pages that have changed, remove those that are no more, and read docstrings as Markdown."""
+    """Write the pages that have changed, remove others, and keep the stars of docstrings."""
     pages = Path(app.srcdir)
     written = {pages / name: text for name, text in _pages()}
     for path, text in written.items():
@@ -54,7 +53,6 @@ def setup(app: Any) -> None:
     for path in set(pages.rglob("*.md")) - written.keys():
         path.unlink()
     shutil.copytree(_ROOT / "docs" / "images", pages / "images", dirs_exist_ok=True)
-    shutil.copytree(_ROOT / "docs" / "images", pages / "docs" / "images", dirs_exist_ok=True)
     app.connect("autodoc-process-docstring", without_markup, priority=900)  # after napoleon
 
 
@@ -63,8 +61,6 @@ def _pages() -> Iterator[tuple[str, str]]:
     navigation = (_HERE / "navigation.md").read_text()
     for name, text in repository_pages(_ROOT):
         yield name, text + navigation if name == "index.md" else text
-    for name, text in itertools.chain(
-        ((f"reference/python/{name}", text) for name, text in python_pages()),
-        ((f"reference/protos/{name}", text) for name, text in proto_pages(_ROOT / "protos")),
-    ):
-        yield name, text
+    for folder, pages in (("python", python_pages()), ("protos", proto_pages(_ROOT / "protos"))):
+        for name, text in pages:
+            yield f"reference/{folder}/{name}", text

@@ -21,7 +21,7 @@ from google.protobuf.descriptor_pb2 import (
 
 __all__ = ["proto_pages"]
 
-# Numbers of fields in `descriptor.proto`, of which the places of comments consist.
+# Numbers of fields in `descriptor.proto`, which make up the places of comments.
 _MESSAGE, _ENUM, _SERVICE = 4, 5, 6  # FileDescriptorProto
 _FIELD, _NESTED, _NESTED_ENUM, _ONEOF = 2, 3, 4, 8  # DescriptorProto
 _VALUE = _METHOD = 2  # EnumDescriptorProto, ServiceDescriptorProto

@@ -73,19 +73,15 @@ def python_pages() -> Iterator[tuple[str, str]]:
     public = set(package.__all__) - set(_MODULES)
     if public != shown:
         raise ValueError(f"rollserve: no page for {sorted(public - shown)}, a page for {sorted(shown - public)}")
-    titles = {}
-    seen: set[Any] = set()
+    seen: set[type] = set()
     for file, (title, names) in _CLIENT.items():
-        titles[file] = title
         yield f"{file}.md", _page(title, "", package, names.split(), seen)
     for name in _MODULES:
         module = importlib.import_module(f"rollserve.{name}")
-        titles[f"module-{name}"] = f"rollserve.{name}"
         yield f"module-{name}.md", _page(module.__name__, _text_of(module), module, sorted(module.__all__), seen)
-    titles["server"] = "Servers of programs and tests"
     content = [_entry(importlib.import_module(module), name) for module, names in _SERVER.items() for name in names]
-    yield "server.md", "\n\n".join([f"# {titles['server']}", *content]) + "\n"
-    listed = "\n".join(titles)
+    yield "server.md", "\n\n".join(["# Servers of programs and tests", *content]) + "\n"
+    listed = "\n".join([*_CLIENT, *(f"module-{name}" for name in _MODULES), "server"])
     yield "index.md", f"# Python\n\n```{{toctree}}\n{listed}\n```\n"
 
 
@@ -97,14 +93,16 @@ def without_markup(_app: Any, _what: str, _name: str, _object: Any, _options: An
         lines[number] = "".join(parts)
 
 
-def _page(title: str, about: str, module: Any, names: Sequence[str], seen: set[Any]) -> str:
+def _page(title: str, about: str, module: Any, names: Sequence[str], seen: set[type]) -> str:
     """Return a page of names, without the classes that another page has shown, which are `seen`."""
     entries = []
     for name in names:
         value = getattr(module, name)
-        if not (inspect.isclass(value) and value in seen):
-            entries.append(_entry(module, name))
-            seen |= {value} if inspect.isclass(value) else set()
+        if inspect.isclass(value):
+            if value in seen:
+                continue
+            seen.add(value)
+        entries.append(_entry(module, name))
     return "\n\n".join([f"# {title}", *([about] if about else []), *entries]) + "\n"
 
 

@@ -56,24 +56,30 @@ def _with_links(root: Path, path: Path, text: str) -> tuple[str, list[Path]]:
         target = _target(root, path, match[1])
         if target is None:
             return match[0]
-        linked.append(target)
+        if not _is_picture(target):
+            linked.append(target)
         return posixpath.relpath(_page_of(target), posixpath.dirname(page)) + match[2]
 
     return _outside_code(text, lambda part: _LINK.sub(replaced, part)), linked
 
 
 def _target(root: Path, path: Path, link: str) -> Path | None:
-    """Return the file or folder that a link of a page leads to, if it is one of the repository and no picture."""
+    """Return the file or folder of the repository that a link of a page leads to; None for other links."""
     target = posixpath.normpath(posixpath.join(posixpath.dirname(str(path)), link))
-    is_outside = target.startswith("../") or not (root / target).exists()
-    return None if is_outside or target.startswith("docs/images/") else Path(target)
+    return None if target.startswith("../") or not (root / target).exists() else Path(target)
 
 
 def _page_of(path: Path) -> str:
-    """Return the page of the site that shows a file or folder of the repository."""
+    """Return the file of the site that shows a file or folder of the repository."""
+    if _is_picture(path):
+        return posixpath.join(*path.parts[1:])
     if _is_in_navigation(path):
         return "index.md" if path.name == "README.md" else posixpath.join(*path.parts[1:])
     return f"files/{path}" if path.suffix == ".md" else f"files/{path}.md"
+
+
+def _is_picture(path: Path) -> bool:
+    return path.parent == Path("docs", "images")
 
 
 def _is_in_navigation(path: Path) -> bool:
