@@ -9,11 +9,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
 from hypothesis import settings
 from recycled_workers import RecyclingBackend
-from support import server_environment
+from support import Sampled, server_environment
 
 import rollserve
 from rollserve_server.local import LocalServer, local_server
@@ -152,12 +151,9 @@ def stub(server: LocalServer, sampler: rollserve.Sampler) -> Iterator[SamplerSer
 @pytest.fixture
 def unchanged(sampler: rollserve.Sampler) -> Iterator[None]:
     """Check that a test leaves the shared server's sampler as it was."""
-    before, batch = sampler.status(), sampler.obtain_samples(50, seed=1)
+    before = Sampled(sampler)
     yield
-    after, again = sampler.status(), sampler.obtain_samples(50, seed=1)
-    assert (before.policy_version, before.env_version) == (after.policy_version, after.env_version)
-    assert np.array_equal(batch.observations, again.observations)
-    assert np.array_equal(batch.agent_infos["log_prob"], again.agent_infos["log_prob"])
+    before.check()
 
 
 @pytest.fixture(scope="session")
@@ -178,15 +174,13 @@ def _start_ray() -> Backend:
     with warnings.catch_warnings():
         # Ray waits for no process of a cluster that did not start, and lets go of them when it starts the next one.
         warnings.simplefilter("ignore", ResourceWarning)
-        for is_last in (False, False, True):
-            try:
-                return RecyclingBackend(settings, num_workers=num_workers)
-            except OSError:
-                if is_last:
-                    raise
-            finally:
-                gc.collect()
-    raise AssertionError("the last attempt returns or raises")
+        try:
+            for _ in range(2):
+                with contextlib.suppress(OSError):
+                    return RecyclingBackend(settings, num_workers=num_workers)
+            return RecyclingBackend(settings, num_workers=num_workers)
+        finally:
+            gc.collect()
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ def test_function_learns_what_the_call_waits_for(method: str) -> None:
 
 
 def delivering(context: grpc.ServicerContext) -> Iterator[bytes]:
-    """Script a call that delivers three episodes of two steps, tells of seven steps before the last, and fails."""
+    """Script a call that delivers three episodes of two steps, reports seven steps before the last, and fails."""
     episode = EpisodeBatch(
         lengths=[2],
         terminated=[True],
@@ -241,26 +241,32 @@ def delivering(context: grpc.ServicerContext) -> Iterator[bytes]:
         actions=named_tensors_to_proto({"": np.zeros(2)}),
     )
     batch = pb.ObtainSamplesResponse(batch=episode)
-    told = pb.ObtainSamplesResponse(progress=Progress(simulated_step_count=7))
-    for response in (pb.ObtainSamplesResponse(beginning=Beginning(worker_count=1)), batch, batch, told, batch):
+    report = pb.ObtainSamplesResponse(progress=Progress(simulated_step_count=7))
+    for response in (pb.ObtainSamplesResponse(beginning=Beginning(worker_count=1)), batch, batch, report, batch):
         yield response.SerializeToString()
         time.sleep(0.15)
     context.abort(grpc.StatusCode.INTERNAL, "it is over")
 
 
-def test_delivered_steps_count_as_simulated() -> None:
+def reports_of(call: Callable[..., object], **scripts: Any) -> list[CallProgress]:
+    """Return what a scripted call, which fails in the end, reports; `call` gets the sampler and the function."""
     reports: list[CallProgress] = []
     with (
-        scripted_server(ObtainSamples=delivering) as address,
+        scripted_server(**scripts) as address,
         rollserve.connect(address) as sampler,
         raises(rollserve.ServerError),
     ):
-        sampler.obtain_samples(6, progress=reports.append)
+        call(sampler, reports.append)
+    return reports
+
+
+def test_delivered_steps_count_as_simulated() -> None:
+    reports = reports_of(lambda sampler, report: sampler.obtain_samples(6, progress=report), ObtainSamples=delivering)
     assert [report.num_simulated_steps for report in reports] == [0, 2, 4, 7, 7]
 
 
 def evaluating(context: grpc.ServicerContext) -> Iterator[bytes]:
-    """Script an evaluation that tells of ended episodes, then of fewer because a worker was lost, and fails."""
+    """Script an evaluation that reports ended episodes, then fewer because a worker was lost, and fails."""
     for num_ended in (0, 3, 2, 15):
         progress = Progress(simulated_step_count=10 * num_ended, ended_episode_count=num_ended)
         yield pb.EvaluateResponse(progress=progress).SerializeToString()
@@ -269,13 +275,7 @@ def evaluating(context: grpc.ServicerContext) -> Iterator[bytes]:
 
 
 def test_function_learns_how_many_episodes_of_an_evaluation_have_ended() -> None:
-    reports: list[CallProgress] = []
-    with (
-        scripted_server(Evaluate=evaluating) as address,
-        rollserve.connect(address) as sampler,
-        raises(rollserve.ServerError),
-    ):
-        sampler.evaluate(10, progress=reports.append)
+    reports = reports_of(lambda sampler, report: sampler.evaluate(10, progress=report), Evaluate=evaluating)
     assert [report.num_ended_episodes for report in reports] == [0, 3, 3, 15]
     assert [report.fraction for report in reports] == [None, 0.3, 0.3, 1.0]
     assert {report.num_episodes for report in reports} == {0}

@@ -89,11 +89,11 @@ def test_health_knows_the_server_and_its_service(running: Serving) -> None:
 
 @pytest.mark.parametrize("path", [CHECK, pytest.param(REFLECT, marks=pytest.mark.slow)])
 def test_concurrent_large_requests_take_bounded_memory(tmp_path: Path, path: str) -> None:
-    """All together have 512 MiB.
+    """The requests have 512 MiB together.
 
     Four arrive at a time, with 64 MiB, and gRPC holds one three times while it hands it over, with 32 MiB more. On a
-    busy machine others are there, too: those that arrive slowly, of which the server counts 20 MiB after the fact, and
-    those that it has ended and gRPC has not freed. The heap has gaps between them.
+    busy machine others are there, too: slow ones, for which the server counts 20 MiB after the fact, and ended ones
+    that gRPC has not freed. The heap has gaps between them.
     """
     with serving(tmp_path, *BIG, *LIMITS) as (server, _), contextlib.ExitStack() as stack:
         process = psutil.Process(server.process.pid)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import grpc
-import numpy as np
 import pytest
+from support import Sampled
 
 import rollserve
 from rollserve_server.local import LocalServer
@@ -22,29 +22,23 @@ class Unchanged:
     """The shared server's sampler, with CartPole-v1 and an untrained agent, for tests that change nothing of it.
 
     It is prepared once for many tests: it is checked after each of them, and one that another test changed since then
-    is prepared anew.
+    is prepared again.
     """
 
     def __init__(self, sampler: rollserve.Sampler) -> None:
         self._sampler = sampler
-        self._versions: tuple[int, int] | None = None
+        self._before: Sampled | None = None
 
     def prepare(self) -> None:
-        if self._versions is None or self._versions != self._present_versions():
+        if self._before is None or not self._before.has_same_versions():
             updated = self._sampler.update_env("CartPole-v1")
             agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0)
             self._sampler.update_agent(agent)
-            self._versions, self._batch = self._present_versions(), self._sampler.obtain_samples(50, seed=1)
+            self._before = Sampled(self._sampler)
 
     def check(self) -> None:
-        assert self._present_versions() == self._versions
-        again = self._sampler.obtain_samples(50, seed=1)
-        assert np.array_equal(self._batch.observations, again.observations)
-        assert np.array_equal(self._batch.agent_infos["log_prob"], again.agent_infos["log_prob"])
-
-    def _present_versions(self) -> tuple[int, int]:
-        status = self._sampler.status()
-        return status.policy_version, status.env_version
+        assert self._before is not None
+        self._before.check()
 
 
 @pytest.fixture(scope="session")

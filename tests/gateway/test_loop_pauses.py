@@ -137,7 +137,7 @@ def test_loop_pauses_shortly_for_each_field_at_its_bound(server: LocalServer, me
 
 
 def policies(num_policies: int) -> pb.UpdateAgentRequest:
-    """Return an update of so many policies, of which each agent draws one."""
+    """Return an update of so many policies; each agent draws one of them."""
     request = pb.UpdateAgentRequest()
     update = request.all_workers.policies
     for number in range(num_policies):
@@ -221,7 +221,7 @@ def test_folders_of_a_read_are_walked_in_another_process(server: LocalServer, fo
             time.sleep(0.1)
         assert call.code() is grpc.StatusCode.NOT_FOUND
     after = process.cpu_times()
-    server_seconds = after.user + after.system - before.user - before.system  # without those of child processes
+    server_seconds = after.user + after.system - before.user - before.system  # without its child processes
     assert server_seconds < walk_seconds / 2
     assert answers >= 5
 

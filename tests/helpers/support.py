@@ -29,6 +29,28 @@ def server_environment() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(HELPERS), os.environ.get("PYTHONPATH")]))}
 
 
+class Sampled:
+    """What a sampler has and samples now, for tests that change nothing of it."""
+
+    def __init__(self, sampler: rollserve.Sampler) -> None:
+        self._sampler = sampler
+        self._versions, self._batch = self._present_versions(), sampler.obtain_samples(50, seed=1)
+
+    def has_same_versions(self) -> bool:
+        return self._present_versions() == self._versions
+
+    def check(self) -> None:
+        """Check that the sampler has the same versions, and samples the same."""
+        assert self._present_versions() == self._versions
+        again = self._sampler.obtain_samples(50, seed=1)
+        assert np.array_equal(self._batch.observations, again.observations)
+        assert np.array_equal(self._batch.agent_infos["log_prob"], again.agent_infos["log_prob"])
+
+    def _present_versions(self) -> tuple[int, int]:
+        status = self._sampler.status()
+        return status.policy_version, status.env_version
+
+
 @contextlib.contextmanager
 def raises(
     kind: type[BaseException],

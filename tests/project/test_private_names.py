@@ -1,4 +1,4 @@
-"""Which tests import what no user can: the units of pure rooms, and a list of others."""
+"""Private modules that tests import: any of pure rooms, and a list of others."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ OTHERS: Mapping[str, set[str]] = {
 
 
 def private_imports() -> Iterator[tuple[str, str]]:
-    """Yield each test file, and each module below a package's face that it imports, except those of pure rooms."""
+    """Yield each test file, and each module below a package's face that it imports, except in pure rooms."""
     for path in sorted(TESTS.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             name = node.module if isinstance(node, ast.ImportFrom) and node.module else ""
