@@ -42,7 +42,7 @@ def modules() -> dict[str, Path]:
 
 CROWDED = (".agents", ".envs", ".gateway", ".pool", ".sampling")
 ROOMS: dict[str, list[list[str]]] = tomllib.loads(Path(__file__).with_name("rooms.toml").read_text())
-"""By package, the rooms of each row, from the top down."""
+"""Rooms of each row, from the top down, by package."""
 MODULES = modules()
 PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
 
