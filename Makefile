@@ -106,7 +106,7 @@ bench-clients: $(READY) ## compare the clients of all languages; CLIENTS=python,
 bench-learning: $(READY) $(VENV)-bridges/ready ## measure the time to learn, beside other libraries, in some minutes; TASKS=cartpole,pendulum
 	$(BIN)/python -m benchmarks.learning $(if $(TASKS),--tasks $(TASKS)) $(OPTIONS)
 
-conformance: $(READY) ## run the conformance kit with all clients, and write the table in docs/conformance.md
+conformance: $(READY) ## run the conformance kit with all clients, and print what each passes
 	PYTHONPATH=tests/helpers $(BIN)/python -m conformance_table
 
 protos: $(READY) ## generate the Python classes of the protos, the table of error reasons, and the clients' tables of columns

@@ -1,4 +1,4 @@
-"""docs/clients.md: what the page says of the wire holds."""
+"""docs/client-streams.md: what the page says of the wire holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from rollserve._calls.responses import read_response
 from rollserve.episode_batch import EpisodeBatch
 
-PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
+PAGE = Path(__file__).parents[2] / "docs" / "client-streams.md"
 
 
 def test_bytes_of_the_page_are_the_message_that_it_describes() -> None:

@@ -22,21 +22,12 @@ import rollserve
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
-ROOMS_PAGE = (ROOT / "docs" / "rooms.md").read_text()
 SOURCES = {
     "rollserve": "client/src/rollserve",
     "rollserve_conformance": "conformance/src/rollserve_conformance",
     "rollserve_server": "server/src/rollserve_server",
     "rollserve_wire": "client/src/rollserve_wire",
 }
-
-
-def rooms() -> dict[str, list[list[str]]]:
-    """Return the tables of docs/rooms.md: by package, the rooms of each row, from the top down."""
-    tables = re.findall(r"^## `([\w.]+)`\n\n\| room \|.*\n\|[-|]+\n((?:\|.*\n)+)", ROOMS_PAGE, re.MULTILINE)
-    return {
-        package: [re.findall(r"`(\w+)`", row.split("|")[1]) for row in rows.splitlines()] for package, rows in tables
-    }
 
 
 def modules() -> dict[str, Path]:
@@ -50,7 +41,9 @@ def modules() -> dict[str, Path]:
 
 
 CROWDED = (".agents", ".envs", ".gateway", ".pool", ".sampling")
-ROOMS, MODULES = rooms(), modules()
+ROOMS: dict[str, list[list[str]]] = tomllib.loads(Path(__file__).with_name("rooms.toml").read_text())
+"""Rooms of each row, from the top down, by package."""
+MODULES = modules()
 PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
 
 
@@ -204,7 +197,7 @@ def test_client_loads_learning_bridges_and_files_when_they_are_first_used() -> N
     assert [name for name in loaded if name.startswith(late)] == []
 
 
-def test_tables_of_rooms_name_every_module() -> None:
+def test_rows_of_rooms_name_every_module() -> None:
     of_the_server = [f"rollserve_server{name}" for name in ("", *CROWDED)]
     assert sorted(ROOMS) == ["rollserve", "rollserve_conformance", *of_the_server, "rollserve_wire"]
     for package, rows in ROOMS.items():

@@ -72,7 +72,7 @@ def test_each_setting_is_described() -> None:
 
 
 def test_each_folder_of_tests_is_described() -> None:
-    described = (ROOT / "docs" / "tests.md").read_text()
+    described = (ROOT / "tests" / "README.md").read_text()
     folders = {
         path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith((".", "_"))
     }

@@ -1,4 +1,4 @@
-"""A plain reader of streams: what the messages say, by the rules of `docs/clients.md` and nothing cleverer."""
+"""A plain reader of streams: what the messages say, by the rules of `docs/client-streams.md` and nothing cleverer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rollserve's server: a gRPC service in front of a pool of sampler workers.
 
-`docs/rooms.md` describes its packages, and which of them may import which.
+docs/architecture.md describes the walks of calls through its packages.
 """
 
 __version__ = "0.2.0"
