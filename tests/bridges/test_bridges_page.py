@@ -1,4 +1,4 @@
-"""Examples of docs/bridges.md, and of docs/normalization.md for PyTorch."""
+"""Examples of docs/bridges.md."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 import rollserve
 
-PAGES = "".join((Path(__file__).parents[2] / "docs" / name).read_text() for name in ("bridges.md", "normalization.md"))
-EXAMPLES = dict(re.findall(r"<!-- bridge: (\w+) -->\n```python\n(.*?)```", PAGES, re.DOTALL))
+PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text()
+EXAMPLES = dict(re.findall(r"<!-- bridge: (\w+) -->\n```python\n(.*?)```", PAGE, re.DOTALL))
 pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own
 
 
@@ -42,13 +42,6 @@ def test_torch_example_updates_and_sends_the_modules(sampler: rollserve.Sampler)
     assert names["agent"].parameters.keys() == {
         f"{p}{i}/{n}" for p in ("", "value/") for i in "01" for n in ("weight", "bias")
     }
-
-
-def test_normalization_example_follows_the_moments(sampler: rollserve.Sampler) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is an extra: make test-bridges")
-    names = run("normalization", sampler, update=lambda *_: None, torch=torch, nn=torch.nn)
-    assert sampler.status().policy_version == 5
-    assert names["moments"].count == 3 * names["batch"].num_steps
 
 
 def test_onnx_example_has_infos_and_states(sampler: rollserve.Sampler) -> None:

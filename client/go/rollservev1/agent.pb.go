@@ -2023,7 +2023,7 @@ func (x *ConstantAgent) GetActionMask() *ActionMask {
 
 // An agent in Python that is installed with the server as an entry point of the group `rollserve.agents`. The entry
 // point is a factory, which is called with the observation space, the action space and keyword arguments.
-// docs/agents.md describes the interface of the factory and of the policy that it makes.
+// docs/python-agents.md describes the interface of the factory and of the policy that it makes.
 //
 // The code determines which agent_infos exist, and their types and shapes; the server finds them in a probe with random
 // observations, in a process of its own. INVALID_ARGUMENT (AGENT_REFUSED) if the code raises an error in the probe,

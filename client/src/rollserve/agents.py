@@ -63,7 +63,7 @@ OnnxLeafHead = Literal["categorical", "multi_categorical", "bernoulli", "diagona
 @briefly
 @dataclass(frozen=True, eq=False)
 class OnnxAgent:
-    """A model in the ONNX format, from any framework; docs/agents.md has recipes.
+    """A model in the ONNX format, from any framework; docs/models.md has recipes.
 
     Each input and each output has a role, and has the role's name unless `inputs` or `outputs` say otherwise. Inputs
     are `observation`, or `observation/NAME` for each leaf of a Dict or Tuple space, and optionally `noise` for models

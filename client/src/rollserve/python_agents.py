@@ -24,7 +24,7 @@ __all__ = ["AgentChange", "PickledAgent", "PythonAgent", "agent_change_to_proto"
 @briefly
 @dataclass(frozen=True, eq=False)
 class PythonAgent:
-    """An agent that is installed beside the server; docs/agents.md says how to write one.
+    """An agent that is installed beside the server; docs/python-agents.md says how to write one.
 
     >>> agent = rollserve.PythonAgent("example-linear", {"noise_scale": 0.1}, {"bias": bias})  # doctest: +SKIP
 

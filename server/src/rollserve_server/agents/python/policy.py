@@ -86,7 +86,7 @@ def make_policy(
     policy = _refusing(owner, field, lambda: make(observation_space, action_space, **arguments))
     missing = _refusing(owner, field, lambda: [name for name in _METHODS if not callable(getattr(policy, name, None))])
     if missing:
-        text = f"{owner} made a {type(policy).__name__} without a method {missing[0]}, see docs/agents.md"
+        text = f"{owner} made a {type(policy).__name__} without a method {missing[0]}, see docs/python-agents.md"
         raise InvalidValueError(text, reason=Reason.AGENT_REFUSED)
     threadpoolctl.threadpool_limits(1)  # again, for libraries that the code has loaded
     read_only = {name: _read_only(value) for name, value in parameters.items()}
