@@ -82,5 +82,7 @@ def _metric(family: Metric) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text for a cell, without what Markdown would take for markup."""
-    return re.sub(r"([|<*_\[\]])", r"\\\1", text)
+    """Return text for a cell, with flags and JSON as code, and without what Markdown would take for markup."""
+    parts = re.split(r"(--[a-z-]+|[\[{].*[\]}])", re.sub(r"([|<*])", r"\\\1", text))
+    parts[1::2] = [f"`{part}`" for part in parts[1::2]]
+    return "".join(parts)
