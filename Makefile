@@ -67,11 +67,9 @@ check: $(READY) ## check format, lint, types, protos and what is generated
 	for image in tests/compatibility/*.binpb; do $(BIN)/buf breaking protos --against $$image || exit 1; done
 	rm -rf $(VENV)/generated
 	mkdir -p $(VENV)/generated
-	cp docs/errors.md $(VENV)/generated
-	protos/generate.sh $(VENV)/generated $(VENV)/generated/errors.md
+	protos/generate.sh $(VENV)/generated
 	diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve_wire/v1 client/src/rollserve_wire/v1
 	diff $(VENV)/generated/rollserve_wire/reasons.py client/src/rollserve_wire/reasons.py
-	diff $(VENV)/generated/errors.md docs/errors.md
 	$(BIN)/python protos/column_tables.py $(VENV)/generated/clients
 	for file in $$(cd $(VENV)/generated/clients && find . -type f); do diff $(VENV)/generated/clients/$$file client/$$file || exit 1; done
 
@@ -109,8 +107,8 @@ bench-learning: $(READY) $(VENV)-bridges/ready ## measure the time to learn, bes
 conformance: $(READY) ## run the conformance kit with all clients, and print what each passes
 	PYTHONPATH=tests/helpers $(BIN)/python -m conformance_table
 
-protos: $(READY) ## generate the Python classes of the protos, the table of error reasons, and the clients' tables of columns
-	protos/generate.sh client/src docs/errors.md
+protos: $(READY) ## generate the Python classes of the protos, and the clients' tables of columns
+	protos/generate.sh client/src
 	$(BIN)/python protos/column_tables.py client
 
 blocking: $(READY) ## generate the client's modules that block from those for asyncio

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Generates the Python classes of the protos into a folder, and the table of error reasons into a page:
-# `protos/generate.sh client/src docs/errors.md`.
+# Generates the Python classes of the protos, and the enum of error reasons, into a folder:
+# `protos/generate.sh client/src`.
 #
 # The generators have their own virtual environment, .venv-protos, because they are the oldest ones that the client
 # supports: generated code refuses to run with libraries older than its generator.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${1:?the folder to generate into}
-page=${2:?the page that has the table of error reasons}
 environment=.venv-protos
 if ! cmp -s protos/requirements.txt "$environment/requirements.txt"; then
   rm -rf "$environment"
@@ -29,4 +28,4 @@ mv "$generated"/rollserve/v1/* "$target/rollserve_wire/v1"
 descriptors=$generated/descriptors
 python -m grpc_tools.protoc --proto_path=protos --include_source_info --descriptor_set_out="$descriptors" \
   protos/rollserve/v1/errors.proto
-python protos/reasons.py "$descriptors" "$target/rollserve_wire/reasons.py" "$page"
+python protos/reasons.py "$descriptors" "$target/rollserve_wire/reasons.py"

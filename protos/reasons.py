@@ -1,7 +1,6 @@
-"""Generates the Python enum and the documentation's table of error reasons: `reasons.py DESCRIPTORS PYTHON MARKDOWN`.
+"""Generates the Python enum of error reasons: `reasons.py DESCRIPTORS PYTHON`.
 
-DESCRIPTORS is what `protoc --include_source_info --descriptor_set_out` writes of `rollserve/v1/errors.proto`. MARKDOWN
-is a page with the markers `<!-- reasons -->` and `<!-- end of reasons -->`; what stands between them is replaced.
+DESCRIPTORS is what `protoc --include_source_info --descriptor_set_out` writes of `rollserve/v1/errors.proto`.
 """
 
 import re
@@ -27,7 +26,6 @@ class Reason(enum.StrEnum):
     """Why a call failed, for programs; each reason belongs to one gRPC status."""
 
 '''
-_MARKED = re.compile(r"(<!-- reasons -->\n).*(<!-- end of reasons -->)", re.DOTALL)
 
 
 class _Reason(NamedTuple):
@@ -36,18 +34,11 @@ class _Reason(NamedTuple):
     status: str
 
 
-def main(descriptors: str, python: str, markdown: str) -> None:
-    """Write the module, and the table between the page's markers."""
-    reasons = list(_read(Path(descriptors)))
+def main(descriptors: str, python: str) -> None:
+    """Write the module."""
+    reasons = _read(Path(descriptors))
     members = "\n".join(f'    {reason.name} = "{reason.name}"\n{_docstring(reason)}' for reason in reasons)
     Path(python).write_text(_HEAD + members, encoding="utf-8")
-    rows = "".join(f"| `{reason.name}` | {reason.status} | {reason.text} |\n" for reason in reasons)
-    page = Path(markdown).read_text(encoding="utf-8")
-    table = f"| reason | status | meaning |\n|---|---|---|\n{rows}"
-    replaced, count = _MARKED.subn(lambda match: f"{match[1]}{table}{match[2]}", page)
-    if count != 1:
-        sys.exit(f"{markdown}: expected one pair of markers, got {count}")
-    Path(markdown).write_text(replaced, encoding="utf-8")
 
 
 def _read(path: Path) -> Iterator[_Reason]:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(_HERE))
 from proto_pages import proto_pages  # noqa: E402  # of the folder that was just added
 from python_pages import python_pages, without_markup  # noqa: E402
 from repository_pages import repository_pages  # noqa: E402
+from server_pages import server_pages  # noqa: E402
 
 import rollserve  # noqa: E402
 
@@ -61,6 +62,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     navigation = (_HERE / "navigation.md").read_text()
     for name, text in repository_pages(_ROOT):
         yield name, text + navigation if name == "index.md" else text
-    for folder, pages in (("python", python_pages()), ("protos", proto_pages(_ROOT / "protos"))):
+    proto_folder = _ROOT / "protos"
+    for folder, pages in (("python/", python_pages()), ("protos/", proto_pages(proto_folder)), ("", server_pages())):
         for name, text in pages:
-            yield f"reference/{folder}/{name}", text
+            yield f"reference/{folder}{name}", text

@@ -1,7 +1,7 @@
 """Pages of the site that are files of the repository: its documentation, and whatever that links to.
 
 Links in the documentation are paths in the repository, where it is read, too. A file outside `docs` that they name
-becomes a page with its text, and a folder one with its files.
+becomes a page with its text, and a folder one with its files; sources of generated pages have those.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)((?:#[^)\s]*)?)(?=\
 """The target of a link in Markdown, and its anchor."""
 _FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".json": "json", ".proto": "protobuf"}
+_GENERATED = {
+    Path("server/src/rollserve_server/settings"): "reference/server-options.md",
+    Path("server/src/rollserve_server/metrics"): "reference/metrics.md",
+}
+"""Pages that are generated from what a folder has."""
+_PROTOS = Path("protos/rollserve/v1")
 _SKIPPED = {"__pycache__", "build", "dist", "node_modules"}
 
 
@@ -56,7 +62,7 @@ def _with_links(root: Path, path: Path, text: str) -> tuple[str, list[Path]]:
         target = _target(root, path, match[1])
         if target is None:
             return match[0]
-        if not _is_picture(target):
+        if not (_is_picture(target) or _generated(target)):
             linked.append(target)
         return posixpath.relpath(_page_of(target), posixpath.dirname(page)) + match[2]
 
@@ -71,11 +77,20 @@ def _target(root: Path, path: Path, link: str) -> Path | None:
 
 def _page_of(path: Path) -> str:
     """Return the file of the site that shows a file or folder of the repository."""
+    if generated := _generated(path):
+        return generated
     if _is_picture(path):
         return posixpath.join(*path.parts[1:])
     if _is_in_navigation(path):
         return "index.md" if path.name == "README.md" else posixpath.join(*path.parts[1:])
     return f"files/{path}" if path.suffix == ".md" else f"files/{path}.md"
+
+
+def _generated(path: Path) -> str | None:
+    """Return the page that is generated from a file or folder, if there is one."""
+    if path.parent == _PROTOS and path.suffix == ".proto":
+        return f"reference/protos/{path.stem}.md"
+    return _GENERATED.get(path)
 
 
 def _is_picture(path: Path) -> bool:

@@ -34,8 +34,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "access.md"
 EVERYTHING = "everything"
 """Name of the token with all scopes."""
 _REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-_SUFFICES, _NEEDED, _USELESS = "yes", "with", ""
-_TABLE = re.compile(r"^\| RPC \|.*\n(?:\|.*\n)+", re.MULTILINE)
+_TABLE = re.compile(r"(?<=^\| scopes \| RPCs \|\n\|---\|---\|\n)(?:\|.*\n)+", re.MULTILINE)
 
 
 def update(agent: rollserve.Agent) -> pb.UpdateAgentRequest:
@@ -160,15 +159,14 @@ class Asker:
     """
 
     def __init__(self, channel: grpc.Channel, tokens: Tokens) -> None:
-        """Create a token for each scope, for all but each, for all, and for `*`."""
+        """Create a token for all scopes but each, for all, and for `*`."""
         self.channel = channel
         self.tokens = tokens
-        self._texts = {str(scope): tokens.create(str(scope), scope) for scope in Scope}
-        self._texts |= {_without(scope): tokens.create(f"not-{scope}", *(set(Scope) - {scope})) for scope in Scope}
+        self._texts = {_without(scope): tokens.create(f"not-{scope}", *(set(Scope) - {scope})) for scope in Scope}
         self._texts |= {"*": tokens.create("all", "*"), EVERYTHING: tokens.create(EVERYTHING, *Scope)}
 
     def text(self, name: str) -> str:
-        """Return the token of a scope, or another of these names."""
+        """Return the token of one of these names."""
         return self._texts[name]
 
     def refusal(self, row: str, token: str | None) -> str:
@@ -189,15 +187,14 @@ class Asker:
             return found.reason if found.code in statuses else ""
         return ""
 
-    def cells(self, row: str) -> Sequence[str]:
-        """Return what each scope does for a row's request, in the order of the scopes."""
-        return [self._cell(row, scope) for scope in Scope]
+    def scopes(self, row: str) -> Sequence[str]:
+        """Return the scopes that a row's request needs, in their order, once they have turned out to be enough."""
+        needed = [str(scope) for scope in Scope if self._lacks(row, self.text(_without(scope)))]
+        assert not self._lacks(row, self.tokens.create("enough", *needed)), f"{row} needs more than {needed}"
+        return needed
 
-    def _cell(self, row: str, scope: Scope) -> str:
-        names = str(scope), _without(scope)
-        lacks_alone, lacks_without = (self.refusal(row, self.text(name)) == Reason.SCOPE_MISSING for name in names)
-        assert lacks_alone or lacks_without, f"{row} is answered with {scope}, and without it"
-        return _USELESS if not lacks_without else _NEEDED if lacks_alone else _SUFFICES
+    def _lacks(self, row: str, token: str) -> bool:
+        return self.refusal(row, token) == Reason.SCOPE_MISSING
 
 
 @contextlib.contextmanager
@@ -213,22 +210,21 @@ def asking(folder: Path) -> Iterator[Asker]:
 
 
 def table_of(page: str) -> Mapping[str, Sequence[str]]:
-    """Return the cells of each row of the table in the text of the page."""
+    """Return the scopes of each row of the requests, as the table in the text of the page has them."""
     found = _TABLE.search(page)
     assert found is not None
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()]
-    assert lines[0] == _header()
-    return {re.sub("`", "", row): cells for row, *cells in lines[2:]}
-
-
-def _header() -> Sequence[str]:
-    return ["RPC", *(f"`{scope}`" for scope in Scope)]
+    lines = [line.strip("| ").split(" | ") for line in found[0].splitlines()]
+    return {
+        row: re.findall(r"`([^`]+)`", scopes) for scopes, rows in lines for row in rows.replace("`", "").split("; ")
+    }
 
 
 def _table(asker: Asker) -> str:
-    rows = [[re.sub(r"^\w+", r"`\g<0>`", row), *asker.cells(row)] for row in REQUESTS]
-    lines = [_header(), ["---", *(":-:" for _ in Scope)], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    rows: dict[str, list[str]] = {}
+    for row in REQUESTS:
+        scopes = ", ".join(f"`{scope}`" for scope in asker.scopes(row))
+        rows.setdefault(scopes, []).append(re.sub(r"^\w+", r"`\g<0>`", row))
+    return "".join(f"| {scopes} | {'; '.join(of_scopes)} |\n" for scopes, of_scopes in rows.items())
 
 
 def _without(scope: Scope) -> str:

@@ -231,14 +231,12 @@ def expressions() -> list[str]:
 
 
 def test_dashboard_and_alerts_ask_for_metrics_that_exist() -> None:
-    described = (ROOT / "docs/metrics.md").read_text()
     families = [family.name for family in Metrics({}).registry.collect()]
     assert families
     for expression in expressions():
         for name in re.findall(r"\b(?:rollserve|process)_\w+", expression):
             family = re.sub(r"_(total|bucket|sum|count)$", "", name)
             assert family in families, f"{expression}: no metric {name}"
-            assert family in described or family.startswith("process_"), f"{name} is not in docs/metrics.md"
 
 
 def test_panels_do_not_overlap_and_have_descriptions() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 import rollserve
 from rollserve_server.local import LocalServer, local_server
-from rollserve_server.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -62,13 +61,6 @@ def test_links_point_to_existing_files() -> None:
 def test_readme_or_contributing_links_every_page() -> None:
     linked = README + (ROOT / "CONTRIBUTING.md").read_text()
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in linked] == []
-
-
-def test_each_setting_is_described() -> None:
-    described = (ROOT / "docs" / "server.md").read_text()
-    names = [field.name.replace("_", "-") for field in Settings.flat_fields() if field.info.description]
-    assert "env" in names
-    assert [name for name in names if not re.search(rf"`--(no-)?{name}\b", described)] == []
 
 
 def test_each_folder_of_tests_is_described() -> None:

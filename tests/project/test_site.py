@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rollserve_server.settings import Settings
+
 ROOT = Path(__file__).parents[2]
+
+
+def test_options_page_describes_each_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "site")
+    pages = dict(importlib.import_module("server_pages").server_pages())
+    described = re.findall(r"`ROLLSERVE_(\w+)` \| [^|]* \| [^|]+ \|$", pages["server-options.md"], re.MULTILINE)
+    names = [field.name.upper() for field in Settings.flat_fields() if field.info.description]
+    assert described == names
 
 
 @pytest.mark.slow  # a minute of processor time

@@ -146,6 +146,8 @@ def _shown_default(info: FieldInfo) -> str:
     default = info.default
     if info.is_required() or default is None or default is False:
         return ""
+    if isinstance(default, float):
+        return f"{default:g}"
     return ",".join(map(str, default)) if isinstance(default, (tuple, dict)) else str(default)
 
 

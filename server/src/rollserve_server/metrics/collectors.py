@@ -42,9 +42,13 @@ class _Field(NamedTuple):
 
 _GAUGES = (
     _Field("policy_version", "Current version of the policy; 0 before there is one.", "policy_version"),
-    _Field("policy_updated_timestamp_seconds", "When it was set, since 1970; 0 before.", "policy_updated_seconds"),
+    _Field(
+        "policy_updated_timestamp_seconds",
+        "When the policy was set, in seconds since 1970; 0 before there is one.",
+        "policy_updated_seconds",
+    ),
     _Field("environment_version", "Current version of the environment.", "env_version"),
-    _Field("running_calls", "Sampling calls and evaluations that run.", "num_running_calls"),
+    _Field("running_calls", "Sampling calls and evaluations that run, stalled ones included.", "num_running_calls"),
     _Field("queued_calls", "Sampling calls and evaluations that queue or are paused.", "num_queued_calls"),
     _Field("sampler_uptime_seconds", "Age of the sampler, which may be older than its server.", "uptime_seconds"),
 )
@@ -53,15 +57,21 @@ _GAUGES = (
 _COUNTERS = (
     _Field("simulated_steps", "Steps simulated.", "num_simulated_steps"),
     _Field("worker_restarts", "Attempts to replace a worker.", "num_worker_restarts"),
-    _Field("delivered_steps", "Steps delivered.", "counters.num_steps"),
+    _Field("delivered_steps", "Steps delivered, also by calls that did not complete.", "counters.num_steps"),
     _Field("delivered_episodes", "Episodes delivered; of fragments, the ended ones.", "counters.num_episodes"),
-    _Field("delivered_bytes", "Bytes of messages delivered, as they are sent.", "counters.message_bytes"),
+    _Field(
+        "delivered_bytes",
+        "Bytes of messages delivered, as they are sent, without what gRPC and TLS add.",
+        "counters.message_bytes",
+    ),
     _Field(
         "non_finite_steps",
         "Delivered steps with a NaN or an infinity in the reward or an observation.",
         "counters.num_non_finite_steps",
     ),
-    _Field("delivered_raw_bytes", "Bytes that they would have without compression.", "counters.raw_bytes"),
+    _Field(
+        "delivered_raw_bytes", "Bytes that delivered messages would have without compression.", "counters.raw_bytes"
+    ),
     _Field("environment_failures", "Errors that environments raised.", "counters.num_env_failures"),
     _Field("retried_episodes", "Episodes retried because something had failed.", "counters.num_retried_episodes"),
     _Field("failed_episodes", "Episodes skipped because they failed.", "counters.num_failed_episodes"),
@@ -71,8 +81,8 @@ _COUNTERS = (
         "counters.num_straggler_episodes",
     ),
     _Field("discarded_rounds", "Rounds of streams sampled whole and not sent whole.", "counters.num_discarded_rounds"),
-    _Field("discarded_round_steps", "Steps of such rounds.", "counters.num_discarded_steps"),
-    _Field("discarded_round_episodes", "Episodes that ended in such rounds.", "counters.num_discarded_episodes"),
+    _Field("discarded_round_steps", "Steps of discarded rounds.", "counters.num_discarded_steps"),
+    _Field("discarded_round_episodes", "Episodes that ended in discarded rounds.", "counters.num_discarded_episodes"),
 )
 
 
@@ -97,8 +107,16 @@ class SamplerCollector(Collector):
         yield from _workers(statuses)
 
 
+def _listed(values: Iterable[str]) -> str:
+    return ", ".join(values)
+
+
 def _calls(statuses: Mapping[str, PoolStatus]) -> Metric:
-    calls = CounterMetricFamily("rollserve_calls", "Sampling calls that ended, by how.", labels=["sampler", "outcome"])
+    calls = CounterMetricFamily(
+        "rollserve_calls",
+        f"Sampling calls that ended, by outcome: {_listed(_OUTCOMES)}.",
+        labels=["sampler", "outcome"],
+    )
     for name, status in statuses.items():
         for outcome in _OUTCOMES:
             calls.add_metric([name, outcome], getattr(status.counters, f"num_{outcome}_calls"))
@@ -106,13 +124,13 @@ def _calls(statuses: Mapping[str, PoolStatus]) -> Metric:
 
 
 def _workers(statuses: Mapping[str, PoolStatus]) -> Iterator[Metric]:
-    workers = GaugeMetricFamily("rollserve_workers", "Workers, by their health.", labels=["sampler", "health"])
-    steps = CounterMetricFamily(
-        "rollserve_worker_steps", "Steps that each worker simulated.", labels=["sampler", "worker"]
+    workers = GaugeMetricFamily(
+        "rollserve_workers", f"Workers, by health: {_listed(_HEALTHS)}.", labels=["sampler", "health"]
     )
+    steps = CounterMetricFamily("rollserve_worker_steps", "Steps simulated, by worker.", labels=["sampler", "worker"])
     memory = GaugeMetricFamily(
         "rollserve_worker_resident_memory_bytes",
-        "Memory of each worker's process, if it runs on the server's machine.",
+        "Memory of a worker's process, by worker; only of processes that the server's own process can see.",
         labels=["sampler", "worker"],
     )
     for name, status in statuses.items():
@@ -157,11 +175,13 @@ class EndedEpisodeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics, as the samplers are now."""
         labels = ["sampler", "calls"]
-        returns = HistogramMetricFamily("rollserve_episode_return", "Returns of ended episodes.", labels=labels)
-        lengths = HistogramMetricFamily("rollserve_episode_length", "Lengths of ended episodes.", labels=labels)
+        by_calls = "by the calls that delivered their ends: samples, exact_episodes, fragments or evaluation"
+        returns = HistogramMetricFamily("rollserve_episode_return", f"Returns of episodes, {by_calls}.", labels=labels)
+        lengths = HistogramMetricFamily("rollserve_episode_length", f"Lengths of episodes, {by_calls}.", labels=labels)
         recent = GaugeMetricFamily(
             "rollserve_recent_episodes",
-            f"The last {_NUM_RECENT} episodes, without evaluations: their mean, least and largest return and length.",
+            f"The last {_NUM_RECENT} episodes, without evaluations, by value (return, length) and statistic (mean, "
+            "min, max).",
             labels=["sampler", "value", "statistic"],
         )
         for sampler in self._samplers:
@@ -194,7 +214,8 @@ class ExpiryCollector(Collector):
         """Yield the metric, as the files are now."""
         family = GaugeMetricFamily(
             "rollserve_certificate_expiry_seconds",
-            "When the first certificate, token or key of a setting's file expires, since 1970.",
+            "When the first certificate or token, or the last key, of a file expires, in seconds since 1970, by the "
+            "setting that names the file. No series where nothing expires.",
             labels=["file"],
         )
         first: dict[str, float] = {}

@@ -33,7 +33,7 @@ class RpcEnd:
 
 
 class Metrics:
-    """Counts what a server does, for Prometheus; docs/metrics.md lists the metrics.
+    """Counts what a server does, for Prometheus; each metric has its meaning as a text.
 
     The event loop of the server uses it. `registry` may be read in other threads.
 
@@ -55,10 +55,15 @@ class Metrics:
         registry.register(ExpiryCollector(expiries))
         info = Gauge("rollserve_server_info", "1, labelled with the version.", ["version"], registry=registry)
         info.labels(__version__).set(1)
-        self._open = Gauge("rollserve_open_rpcs", "RPCs that are open.", ["rpc"], registry=registry)
+        self._open = Gauge(
+            "rollserve_open_rpcs",
+            "RPCs that are open, health checks and reflection included.",
+            ["rpc"],
+            registry=registry,
+        )
         self._seconds = Histogram(
             "rollserve_rpc_seconds",
-            "Time from the start of an RPC to its status.",
+            "Time from the start of an RPC to its status, such as OK or CANCELLED.",
             ["rpc", "status"],
             buckets=_BUCKETS,
             registry=registry,
@@ -71,7 +76,7 @@ class Metrics:
         )
         self._call_seconds = Counter(
             "rollserve_call_seconds",
-            "Time of successful calls: queued, paused, waiting for workers, or sending to their clients.",
+            "Time of successful calls, by phase: queued, paused, waiting for workers, or sending to their clients.",
             ["sampler", "rpc", "phase"],
             registry=registry,
         )
@@ -83,13 +88,14 @@ class Metrics:
         )
         self._call_steps = Counter(
             "rollserve_call_steps",
-            "Steps of successful calls, by what became of them.",
+            f"Steps of successful calls, by fate: delivered, {', '.join(_OTHER_FATES)}.",
             ["sampler", "rpc", "fate"],
             registry=registry,
         )
         self._worker_seconds = Counter(
             "rollserve_worker_seconds",
-            "Time of all workers in successful calls: environment, policy, recording, encoding, or idle.",
+            "Time of all workers in successful calls, by phase: environment, policy, recording (steps as columns), "
+            "encoding (columns as messages), or idle.",
             ["sampler", "rpc", "phase"],
             registry=registry,
         )

@@ -48,8 +48,8 @@ class EnvironmentSettings(Group):
     """The environment that the server starts with."""
 
     env: str = Field(
-        description="Environment to start with: an id registered with gymnasium, such as CartPole-v1, or module:Id or "
-        "module:Class. Clients can replace it."
+        description="Environment to start with: an id registered with gymnasium, such as CartPole-v1, module:Id, "
+        "module:Class, or profile:NAME. Clients can replace it."
     )
     env_kwargs: Annotated[JsonObject, BeforeValidator(parse_json)] = Field(
         default={}, description="Keyword arguments of the environment, as a JSON object."
@@ -70,7 +70,8 @@ class EnvironmentSettings(Group):
         default=0,
         ge=0,
         le=MAX_TEXT_INFO_BYTES,
-        description="Bytes of each text among the environment's infos that batches hold; 0 to deliver numbers alone.",
+        description="Bytes of each text among the environment's infos that batches hold, up to 65,536; 0 to deliver "
+        "numbers alone.",
     )
     multi_agent: Literal["parallel", "aec"] | None = Field(
         default=None,
@@ -98,9 +99,9 @@ class AllowSettings(Group):
     )
     allow_path: Annotated[tuple[Path, ...], Names] = Field(
         default=(),
-        description="A file or folder that clients may name in arguments of environments. Other paths on the server "
-        "are refused in requests, because an environment may show what a file holds; paths in --env-kwargs and "
-        "--wrappers are allowed. Can be given more than once; in the environment variable, separated by commas.",
+        description="A file or folder that clients may name in arguments of environments and agents. Other paths on "
+        "the server are refused in requests, because an environment may show what a file holds; paths in --env-kwargs "
+        "and --wrappers are allowed. Can be given more than once; in the environment variable, separated by commas.",
     )
 
 

@@ -53,7 +53,8 @@ class TracingSettings(Group):
     otlp_endpoint: str | None = Field(
         default=None,
         description="Where to send traces of RPCs: a collector for OpenTelemetry that accepts OTLP over gRPC, as "
-        "http://HOST:PORT without encryption, or https://HOST:PORT. Without it, nowhere.",
+        "http://HOST:PORT without encryption, or https://HOST:PORT. Without it, nowhere. Needs the extra "
+        "tracing.",
     )
     trace_ratio: float = Field(
         default=1.0,

@@ -91,8 +91,8 @@ class WorkerSettings(RowSettings):
         ge=0,
         description="Memory of its own that a worker's process may take. A worker that takes more is killed and "
         "replaced, and its work is done again. 0 for any. Without it, the memory of the worker's machine, divided by "
-        "its cores; at least 4 GiB, at most three quarters of the memory. Workers in the server's process have no "
-        "memory of their own.",
+        "its cores; at least 4 GiB, at most three quarters of the memory. With --backend in-process, workers have "
+        "no memory of their own, and any number but 0 is refused.",
     )
     max_episode_length: int | None = Field(
         default=None,
@@ -124,7 +124,12 @@ class WorkerSettings(RowSettings):
 class HealthSettings(Group):
     """How long a worker's work may take, how much memory environments may take, and how often a worker is replaced."""
 
-    start_seconds: float = Field(default=120.0, gt=0, description="How long workers may take to start.")
+    start_seconds: float = Field(
+        default=120.0,
+        gt=0,
+        description="How long workers may take to start, and the cluster at --ray-address to answer. A Ray of the "
+        "server's own that fails to start is started again within this time.",
+    )
     step_seconds: float = Field(
         default=30.0,
         gt=0,
@@ -391,8 +396,8 @@ class PoolSettings(Group):
         default=None,
         ge=1,
         le=10_000,
-        description="Number of workers that clients may ask for with ResizePool. Without it, four for each core, or "
-        "as many as there are at the start if that is more.",
+        description="Number of workers that clients may ask for with ResizePool, of all samplers together. Without it, "
+        "four for each core, or as many as there are at the start if that is more.",
     )
     seed: int | None = Field(
         default=None,

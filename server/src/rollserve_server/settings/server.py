@@ -132,8 +132,15 @@ class RaySettings(Group):
         gt=0,
         description="How long a sampler without a server stays on a Ray cluster before its workers are ended.",
     )
-    worker_num_cpus: float = Field(default=1.0, ge=0, description="Cores that Ray reserves for each worker.")
-    worker_num_gpus: float = Field(default=0.0, ge=0, description="GPUs that Ray reserves for each worker.")
+    worker_num_cpus: float = Field(
+        default=1.0, ge=0, description="Cores that Ray reserves for each worker, or a fraction of one."
+    )
+    worker_num_gpus: float = Field(
+        default=0.0,
+        ge=0,
+        description="GPUs that Ray reserves for each worker: an integer, or a fraction of one. A "
+        "machine with fewer is refused at the start.",
+    )
     worker_memory_bytes: int | None = Field(
         default=None, ge=1, lt=2**63, description="Memory that Ray reserves for each worker."
     )
@@ -150,7 +157,7 @@ class RaySettings(Group):
         default=None,
         ge=80 << 20,
         le=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        description="Size of the object store, where Ray is started here. Without it, Ray chooses.",
+        description="Size of the object store, where Ray is started here, of at least 80 MiB. Without it, Ray chooses.",
     )
 
     def sampler_secret(self) -> bytes:
