@@ -1,7 +1,8 @@
-"""The tutorials: their pages show their files, and the files and commands do what the pages say."""
+"""The tutorials, and the pages for those who come from another library: their code and commands are what runs."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -16,7 +17,13 @@ from rollserve_server.local import local_server
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
-PAGES = {page.stem: page.read_text() for page in sorted(TUTORIALS.glob("*.md"))}
+TUTORIAL_PAGES = sorted(page.stem for page in TUTORIALS.glob("*.md"))
+LIBRARY_PAGES = sorted(page.stem for page in (ROOT / "docs" / "coming-from").glob("*.md"))
+PAGES = {
+    page.stem: page.read_text()
+    for folder in ("tutorials", "coming-from")
+    for page in (ROOT / "docs" / folder).glob("*.md")
+}
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 BIN = Path(sys.executable).parent
 DOCKER = """#!/bin/sh
@@ -38,6 +45,10 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
 
 
+def without_indents(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines())
+
+
 def run(folder: Path, *command: str | Path) -> str:
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     shown = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -45,9 +56,19 @@ def run(folder: Path, *command: str | Path) -> str:
     return shown.stdout
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", TUTORIAL_PAGES)
 def test_tutorial_has_at_most_800_words(page: str) -> None:
     assert len(PAGES[page].split()) <= 800
+
+
+@pytest.mark.parametrize("page", LIBRARY_PAGES)
+def test_code_for_another_library_is_beside_code_that_runs(page: str) -> None:
+    assert len(PAGES[page].split()) <= 700
+    sources = [TUTORIALS / "halfcheetah.py", ROOT / "docs" / "bridges.md"]
+    tested = without_indents("".join(source.read_text() for source in sources))
+    theirs, *ours = blocks(page, "python")
+    ast.parse(theirs)
+    assert [code for code in ours if without_indents(code) not in tested] == []
 
 
 @pytest.mark.parametrize("file", sorted(TUTORIALS.glob("*.py")), ids=lambda file: file.stem)
@@ -71,11 +92,10 @@ def test_own_environment_prints_what_the_page_shows(tmp_path: Path) -> None:
 
 def test_other_language_shows_parts_of_the_example() -> None:
     folder = ROOT / "client" / "typescript" / "examples"
-    source = [line.strip() for name in ("cartpole.ts", "ppo.ts") for line in (folder / name).read_text().splitlines()]
+    source = without_indents("".join((folder / name).read_text() for name in ("cartpole.ts", "ppo.ts")))
     shown = blocks("other-language", "ts")
     assert len(shown) == 8
-    for block in shown:
-        assert "\n".join(line.strip() for line in block.splitlines()) in "\n".join(source)
+    assert [block for block in shown if without_indents(block) not in source] == []
 
 
 def test_commands_of_the_team_name_services_and_files() -> None:
