@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-import rollserve
 from rollserve_server.local import local_server
 
 ROOT = Path(__file__).parents[2]
@@ -126,16 +125,17 @@ def test_commands_of_the_team_do_what_the_page_says(tmp_path: Path) -> None:
     }
     assert len(settings) == 4
     options = ("--env", "CartPole-v1", "--backend", "in-process")
+    settings["ROLLSERVE_MAX_SAMPLERS"] = "4"
+    commands = commands.replace("--scope env:free", "--scope env:free --scope 'sampler:admin@alice-*'")
+    commands += "export ROLLSERVE_TOKEN_FILE=alice-token\npython - <<'END'\nimport rollserve\n"
+    commands += "".join(blocks("team", "python")) + "END\nrollserve samplers localhost:50051\n"
     with local_server(*options, log=tmp_path / "log", environment=settings) as server:
         target = f"localhost:{server.address.rpartition(':')[2]}"
         commands = commands.replace("localhost:50051", target)
         printed = run(tmp_path, "bash", "-euc", f"PATH={tmp_path}:$PATH\nexec 2>&1\n{commands}")
-        (refusal,) = blocks("team", "text")
-        assert refusal.replace("localhost:50051", target) in printed
-        assert printed.count("exit status 5") == 2
-        assert printed.count("exit status") == 2
-        assert (secrets / "grafana" / "password").read_text() in printed
-        files = {"ca": "ca", "cert": "client", "key": "client-key"}
-        paths = {name: tmp_path / "client-files" / f"{file}.pem" for name, file in files.items()}
-        with rollserve.connect(target, **paths, token_file=tmp_path / "alice-token") as sampler:
-            assert sampler.status().num_workers == 4
+    (refusal,) = blocks("team", "text")
+    assert refusal.replace("localhost:50051", target) in printed
+    assert printed.count("exit status 5") == 2
+    assert printed.count("exit status") == 2
+    assert (secrets / "grafana" / "password").read_text() in printed
+    assert "alice-cheetah" in printed
