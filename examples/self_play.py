@@ -99,7 +99,7 @@ def train(sampler: rollserve.Sampler, learner: MaskedPpo, run: TrainingRun, num_
                 return mean_return
             snapshots = [*snapshots, version][-NUM_SNAPSHOTS:]
         sampler.update_agent(rollserve.Policies({}, policy_map_of(iteration % 2, snapshots)))
-        batch = rollserve.MultiAgentBatch.of(sampler.obtain_samples(STEPS_PER_ITERATION))
+        batch = sampler.multi_agent.obtain_samples(STEPS_PER_ITERATION)
         segments = batch.by_policy()["main"]
         # Moves of earlier versions are not learned from.
         current = np.flatnonzero(segments.policy_versions == segments.policy_versions.max())

@@ -85,7 +85,7 @@ def test_non_finite_steps_are_the_same_however_messages_are_cut(
 def test_non_finite_steps_of_many_agents_are_counted(thread_sampler: Sampler) -> None:
     thread_sampler.update_env(dataclasses.replace(CROWD, kwargs={"fault": "no number"}))
     thread_sampler.update_agent(POLICIES[CROWD.id])
-    batch = MultiAgentBatch.of(thread_sampler.obtain_samples(60))
+    batch = thread_sampler.multi_agent.obtain_samples(60)
     assert counted(batch) == sum(num_non_finite(part.batch) for part in batch.policies) == len(batch)
 
 

@@ -29,7 +29,7 @@ BOTH: Any = {"observation_moments": True, "return_discount": 0.9}
 
 
 def obtain(sampler: Sampler, num_steps: int = 150, **options: Any) -> MultiAgentBatch:
-    return MultiAgentBatch.of(sampler.obtain_samples(num_steps, seed=3, **options))
+    return sampler.multi_agent.obtain_samples(num_steps, seed=3, **options)
 
 
 def crowd_agents(sampler: Sampler) -> dict[str, Any]:
@@ -128,8 +128,8 @@ def test_moments_are_those_of_each_policy(thread_sampler: Sampler, thread_server
     check_moments(only, None)
     assert only.account is not None
     assert list(only.account.policy_moments) == some
-    with thread_sampler.stream(num_steps=150, seed=3, total_num_steps=1, **BOTH) as stream:
-        ended = MultiAgentBatch.of(next(iter(stream))).round
+    with thread_sampler.multi_agent.stream(num_steps=150, seed=3, total_num_steps=1, **BOTH) as stream:
+        ended = next(iter(stream)).round
         assert ended is not None
         assert ended.policy_moments == batch.account.policy_moments
 

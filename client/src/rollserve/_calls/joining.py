@@ -29,9 +29,9 @@ from rollserve_wire.errors import InvalidArgumentError, malformed_error, mismatc
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rollserve._calls.resumption import AnyBatch
     from rollserve.account import Account
     from rollserve.episode_buffer import ArrayKey
+    from rollserve.multi_agent_batch import AnyBatch
     from rollserve.rounds import Round
     from rollserve_wire.spaces import Space
 
