@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ html_copy_source = False
 html_show_sourcelink = False
 copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 
+_URLS = tomllib.loads((_ROOT / "client" / "pyproject.toml").read_text())["project"].get("urls", {})
+"""Addresses of the project by name."""
+
 
 def setup(app: Any) -> None:
     """Write the pages that have changed, remove others, and keep the stars of docstrings."""
@@ -55,6 +59,14 @@ def setup(app: Any) -> None:
         path.unlink()
     shutil.copytree(_ROOT / "docs" / "images", pages / "images", dirs_exist_ok=True)
     app.connect("autodoc-process-docstring", without_markup, priority=900)  # after napoleon
+    app.connect("html-page-context", _link_to_editor)
+
+
+def _link_to_editor(_app: Any, page: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
+    """Let a page of the repository link to its file, if the project has a `Repository` among its addresses."""
+    file = "README.md" if page == "index" else f"docs/{page}.md"
+    if "Repository" in _URLS and (_ROOT / file).exists():
+        context["theme_source_edit_link"] = f"{_URLS['Repository']}/edit/main/{file}"
 
 
 def _pages() -> Iterator[tuple[str, str]]:

@@ -32,7 +32,8 @@ def repository_pages(root: Path) -> Iterator[tuple[str, str]]:
     Args:
         root: folder of the repository.
     """
-    paths = [Path("README.md"), *(path.relative_to(root) for path in sorted((root / "docs").glob("*.md")))]
+    files = (path.relative_to(root) for path in sorted((root / "docs").rglob("*.md")))
+    paths = [Path("README.md"), *(path for path in files if _is_in_navigation(path))]
     seen = set(paths)
     while paths:
         path = paths.pop(0)
@@ -98,7 +99,8 @@ def _is_picture(path: Path) -> bool:
 
 
 def _is_in_navigation(path: Path) -> bool:
-    return path.suffix == ".md" and (path.parent == Path("docs") or path == Path("README.md"))
+    is_of_docs = path.parts[0] == "docs" and path.parts[1:2] != ("site",)
+    return path.suffix == ".md" and (is_of_docs or path == Path("README.md"))
 
 
 def _outside_code(text: str, change: Callable[[str], str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
@@ -53,14 +54,43 @@ def test_readme_example_runs_on_its_own_server(
 
 
 def test_links_point_to_existing_files() -> None:
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"):
         for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text()):
-            assert (ROOT / link).exists(), f"{name}: {link}"
+            assert (ROOT / name).parent.joinpath(link).exists(), f"{name}: {link}"
 
 
-def test_readme_or_contributing_links_every_page() -> None:
-    linked = README + (ROOT / "CONTRIBUTING.md").read_text()
-    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in linked] == []
+def test_readme_has_under_100_lines() -> None:
+    assert len(README.splitlines()) < 100
+
+
+def test_readme_links_every_tutorial_and_example() -> None:
+    pages = [*(ROOT / "docs").glob("tutorials/*.md"), *(ROOT / "docs").glob("coming-from/*.md")]
+    assert [page.name for page in pages if f"({page.relative_to(ROOT)})" not in README] == []
+    listed = (ROOT / "examples" / "README.md").read_text()
+    programs = [file.name for file in (ROOT / "examples").glob("*.py") if "__main__" in file.read_text()]
+    assert programs
+    assert [name for name in programs if f"({name})" not in listed] == []
+
+
+def test_navigation_has_every_page_once() -> None:
+    docs = ROOT / "docs"
+    listed = re.findall(r"^[\w/-]+$", (docs / "site" / "navigation.md").read_text(), re.MULTILINE)
+    pages = [str(page.relative_to(docs).with_suffix("")) for page in docs.rglob("*.md") if page.parent.name != "site"]
+    assert sorted(name for name in listed if not name.startswith("reference/")) == sorted(pages)
+
+
+def test_terminal_picture_shows_what_its_commands_print(tmp_path: Path) -> None:
+    drawn = tmp_path / "terminal.svg"
+    subprocess.run([sys.executable, ROOT / "docs" / "site" / "terminal.py", drawn], check=True)
+    shown, expected = map(lines_of_picture, (ROOT / "docs" / "images" / "terminal.svg", drawn))
+    assert shown == expected
+    assert len(shown) > 15
+
+
+def lines_of_picture(file: Path) -> list[str]:
+    """Return the texts of a picture, without times and speeds."""
+    texts = map(html.unescape, re.findall(r">([^<>\n]+)</text>", file.read_text()))
+    return [re.sub(r"\sin\s[\d.]+\ss,\s\d+\ssteps/s", "", text) for text in texts]
 
 
 def test_each_folder_of_tests_is_described() -> None:

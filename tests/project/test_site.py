@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -38,3 +38,20 @@ def test_site_is_built_without_warnings(tmp_path: Path) -> None:
     assert "obtain_samples" in front
     assert "EpisodeBatch" in (tmp_path / "site" / "reference" / "python" / "batches.html").read_text()
     assert "ObtainSamples" in (tmp_path / "site" / "reference" / "protos" / "sampler_service.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("page", "file"), [("index", "README.md"), ("tutorials/team", "docs/tutorials/team.md"), ("reference/errors", None)]
+)
+def test_page_links_its_editor_when_the_repository_is_known(page: str, file: str | None) -> None:
+    spec = importlib.util.spec_from_file_location("conf", ROOT / "docs" / "site" / "conf.py")
+    assert spec is not None
+    assert spec.loader is not None
+    conf = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conf)
+    for urls in ({}, {"Repository": "https://forge.example/rollserve"}):
+        context: dict[str, str] = {}
+        conf._URLS = urls
+        conf._link_to_editor(None, page, "page.html", context, None)
+        link = f"https://forge.example/rollserve/edit/main/{file}"
+        assert context == ({"theme_source_edit_link": link} if urls and file else {})
