@@ -27,7 +27,7 @@ def is_idle(prefetch: EpisodeCall) -> bool:
 
 
 def accounts(batches: list[rollserve.EpisodeBatch]) -> list[rollserve.Account]:
-    return [batch.account for batch in batches if batch.account is not None]
+    return [batch.account for batch in batches if batch.account_or_none is not None]
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])

@@ -135,7 +135,7 @@ class MultiAgentBatch:
         global_states: (T, *S), the environment's global state before each environment step; None unless
             `EnvSpec.global_state` asks for it. It has the same rows as `joint()`.
         last_global_states: (E, *S), the global state after the last step of each part; None alike.
-        account: account of the call whose whole result the batch is, in environment steps; otherwise None.
+        account_or_none: account of the call whose whole result the batch is, in environment steps; otherwise None.
         round: round of `Sampler.stream` that the batch is; otherwise None.
     """
 
@@ -149,7 +149,7 @@ class MultiAgentBatch:
     policies: tuple[PolicyBatch, ...]
     global_states: np.ndarray | None = None
     last_global_states: np.ndarray | None = None
-    account: Account | None = None
+    account_or_none: Account | None = None
     round: Round | None = None
 
     def __post_init__(self) -> None:
@@ -185,6 +185,18 @@ class MultiAgentBatch:
             described = with_spaces(part.batch, (observations[agent], actions[agent]))
             policies.append(dataclasses.replace(part, batch=described))
         return dataclasses.replace(self, policies=tuple(policies))
+
+    @property
+    def account(self) -> Account:
+        """Account of the call whose whole result the batch is, in environment steps.
+
+        Raises:
+            ValueError: the batch is no whole result of a call, but a part of one, or from a file; `account_or_none` is
+                None then.
+        """
+        if self.account_or_none is None:
+            raise ValueError(f"account: {mismatch('the whole result of a call', 'a batch without an account')}")
+        return self.account_or_none
 
     @property
     def num_steps(self) -> int:

@@ -243,8 +243,7 @@ def _steps(steps: rollserve.AgentSteps) -> _Json:
     return {name: describe_columns(leaves_of(getattr(steps, name))) for name in names}
 
 
-def _account(account: rollserve.Account | None) -> _Json:
-    assert account is not None  # noqa: S101  # the batches of calls have one
+def _account(account: rollserve.Account) -> _Json:
     names = ("num_steps", "num_episodes", "num_resumptions", "num_non_finite_steps")
     described = {name: getattr(account, name) for name in names}
     return {**described, "seed": str(account.seed), "dropped_infos": dict(account.dropped_infos)}
@@ -256,7 +255,7 @@ def _batch(batch: rollserve.EpisodeBatch) -> _Json:
     columns = {name: getattr(batch, name) for name in GROUPS}
     description |= describe_groups({name: {} if each is None else leaves_of(each) for name, each in columns.items()})
     description["returns_before"] = describe_sums(batch.returns_before)
-    if batch.account is not None:
+    if batch.account_or_none is not None:
         description["account"] = _account(batch.account)
     return description
 

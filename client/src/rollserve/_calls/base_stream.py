@@ -107,7 +107,7 @@ class BaseStream(Generic[Batch]):
             before: numbers of episodes and steps of the stream that are not in the batch.
         """
         account, partial = batch.account, self._reader.end()
-        if account is None or not account.num_resumptions or any(before):
+        if not account.num_resumptions or any(before):
             return batch
         if isinstance(batch, MultiAgentBatch):
             # A policy that did not act since the interruption has none, and then the others know which leaves do.
@@ -121,7 +121,7 @@ class BaseStream(Generic[Batch]):
         else:
             both = self._moments_of(batch, partial.observation_moments, partial.return_moments)
             account = dataclasses.replace(account, observation_moments=both[0], return_moments=both[1])
-        return dataclasses.replace(batch, account=account)
+        return dataclasses.replace(batch, account_or_none=account)
 
     def _moments_of(
         self, batch: EpisodeBatch, observations: RunningMoments | None, returns: RunningMoments | None

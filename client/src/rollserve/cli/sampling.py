@@ -179,7 +179,7 @@ def _summary(batch: EpisodeBatch, seconds: float) -> str:
         _distribution("return", batch.returns),
         _distribution("length", batch.lengths),
     ]
-    if batch.account is not None:
+    if batch.account_or_none is not None:
         account = batch.account
         lines.append(
             f"policy version {account.policy_version}, environment version {account.env_version}, "
