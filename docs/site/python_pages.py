@@ -17,7 +17,7 @@ __all__ = ["python_pages", "without_markup"]
 _CLIENT: Mapping[str, tuple[str, str]] = {
     "sampler": (
         "Sampler",
-        "connect Sampler SamplingOptions SampleStream RoundStream Round StreamProgress CallProgress",
+        "connect Sampler SamplingOptions EvaluationOptions SampleStream RoundStream Round StreamProgress CallProgress",
     ),
     "batches": (
         "Batches",
@@ -35,7 +35,7 @@ _CLIENT: Mapping[str, tuple[str, str]] = {
     ),
     "evaluation": (
         "Evaluation",
-        "EvaluationOptions Evaluation PopulationEvaluation AgentReturns PolicyVersion CrossPlay Video",
+        "Evaluation PopulationEvaluation AgentReturns PolicyVersion CrossPlay Video",
     ),
     "learning": ("Learning", "Advantages Estimate PolicyEstimates RunningReturns Transitions ReplayBuffer"),
     "records": ("Datasets and records", "Recording DatasetStream EpisodeRecords RecordStream CallKind RecordPosition"),

@@ -17,11 +17,26 @@ _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)((?:#[^)\s]*)?)(?=\
 """The target of a link in Markdown, and its anchor."""
 _FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".json": "json", ".proto": "protobuf"}
+_CLIENT = {
+    "sampler": "sampler options progress rounds",
+    "batches": "episode_batch multi_agent_batch account",
+    "agents": "mlp_agent",
+    "evaluation": "cross_play",
+    "module-transforms": "transforms",
+}
+"""Modules of `rollserve`, by the page that has their names."""
 _GENERATED = {
     Path("server/src/rollserve_server/settings"): "reference/server-options.md",
     Path("server/src/rollserve_server/metrics"): "reference/metrics.md",
+    Path("client/src/rollserve"): "reference/python/index.md",
+    Path("client/src/rollserve_wire/moments.py"): "reference/python/agents.md",
+    **{
+        Path(f"client/src/rollserve/{module}.py"): f"reference/python/{page}.md"
+        for page, modules in _CLIENT.items()
+        for module in modules.split()
+    },
 }
-"""Pages that are generated from what a folder has."""
+"""Pages that are generated from what a file or folder has."""
 _PROTOS = Path("protos/rollserve/v1")
 _SKIPPED = {"__pycache__", "build", "dist", "node_modules"}
 
