@@ -54,7 +54,7 @@ _CLIENT: Mapping[str, tuple[str, str]] = {
 """Pages of the names of `rollserve`: by file, the title and the names in their order."""
 _MODULES = ("bridges", "data", "learning", "spaces", "transforms")
 """Public modules of `rollserve`, each with a page for its names."""
-_FOREIGN = "Exception,tuple,object,str,int,Generic"
+_FOREIGN = "Exception,tuple,dict,object,str,int,Generic"
 """Classes whose members are not shown."""
 _SERVER = {
     "rollserve_server.local": ("local_server", "LocalServer"),

@@ -151,7 +151,7 @@ class MlpAgent:
             GRU with one layer of size H; an LSTM has 4 instead of 3. With a core, the last layer and a value head on
             the last hidden layer have H inputs. With `observation/mean` and `observation/variance`, float64 of shape
             (inputs,), observations become (observation - mean) / √(variance + `normalization_epsilon`), clipped to
-            ±`normalization_clip`, before the first layer.
+            at most `normalization_clip` either way, before the first layer.
         head: meaning of the output. For a Discrete action space the logits (`categorical`) or Q-values
             (`epsilon_greedy`, `boltzmann`). For a Box the means (`diagonal_gaussian`), or the means before tanh
             (`squashed_gaussian`, which stays within the bounds). For a MultiDiscrete space the logits of all elements

@@ -41,7 +41,7 @@ class Receipt:
         digests: SHA-256 of each column by its name, in hex.
         reproducibility: `EPISODE`, `BLOCK` or `WORKER`: which unit of work the same seed gives again.
         packages: versions of the packages that the workers' environments ran with, and the hash seed of their processes
-            (`PYTHONHASHSEED`), several joined by ` and ` where workers differ; empty if unknown.
+            (`PYTHONHASHSEED`), several joined by "and" where workers differ; empty if unknown.
         seed: root seed of the sequence; None if unknown.
         env_version: version of the environment; 0 if unknown.
         agent: SHA-256 of the agent that acted, in hex; empty if unknown.
