@@ -9,7 +9,7 @@ from rollserve.transforms import ClipActions
 from rollserve_server.local import local_server
 
 
-def network(outputs, last_gain):
+def network(outputs: int, last_gain: float) -> nn.Sequential:
     layers = nn.Linear(17, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)
     for layer, gain in zip(layers[::2], (2**0.5, 2**0.5, last_gain), strict=True):
         nn.init.orthogonal_(layer.weight, gain)
@@ -17,7 +17,7 @@ def network(outputs, last_gain):
     return nn.Sequential(*layers)
 
 
-def train(sampler, num_iterations, steps_per_row=256):
+def train(sampler: rollserve.Sampler, num_iterations: int, steps_per_row: int = 256) -> list[list[float]]:
     actor, critic, log_std = network(6, 0.01), network(1, 1.0), nn.Parameter(torch.zeros(6))
     parameters = [*actor.parameters(), *critic.parameters(), log_std]
     optimizer = torch.optim.Adam(parameters, lr=3e-4, eps=1e-5)
@@ -28,10 +28,11 @@ def train(sampler, num_iterations, steps_per_row=256):
     sampler.update_agent(agent)
 
     moments, returns = rollserve.RunningMoments(), rollserve.RunningMoments()
-    options = {"observation_moments": True, "return_discount": 0.99, "return_last_values": True}
     curve = []
     for iteration in range(num_iterations):
-        batch = sampler.obtain_fragments(steps_per_row=steps_per_row, **options)
+        batch = sampler.obtain_fragments(
+            steps_per_row=steps_per_row, observation_moments=True, return_discount=0.99, return_last_values=True
+        )
         returns.merge(batch.account.return_moments)
         advantages, targets = batch.with_scaled_rewards(returns).advantages(0.99, 0.95)
         columns = {"inputs": moments.normalized(batch.observations), "advantages": advantages, "targets": targets}

@@ -1,8 +1,10 @@
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 
 
-class Corridor(gym.Env):
+class Corridor(gym.Env[np.ndarray, np.int64]):
     """A corridor of `length` fields: the agent starts in the left half, and leaves on the right."""
 
     observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
@@ -11,17 +13,19 @@ class Corridor(gym.Env):
     def __init__(self, length: int = 10) -> None:
         self.length = length
 
-    def reset(self, *, seed=None, options=None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self.field = int(self.np_random.integers(self.length // 2))
         return self.observe(), {}
 
-    def step(self, action):
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.field = max(0, self.field + (1 if action == 1 else -1))
         has_left = self.field == self.length
         return self.observe(), 1.0 if has_left else -0.01, has_left, False, {"field": self.field}
 
-    def observe(self):
+    def observe(self) -> np.ndarray:
         return np.array([self.field / self.length], np.float32)
 
 
