@@ -28,9 +28,6 @@ PURE = (
 """Rooms without clock, processes and I/O: each function is tested by what it returns."""
 
 OTHERS: Mapping[str, set[str]] = {
-    "access/test_scopes.py": {"rollserve_server.gateway.service"},
-    "client/test_running_moments.py": {"rollserve._calls", "rollserve._calls.own_versions"},
-    "data/test_additions.py": {"rollserve_server.datasets.reading"},
     "envs/test_atari.py": {"rollserve_server.envs.making"},
     "envs/test_envpool.py": {"rollserve_server.envs.envpool"},
     "envs/test_many_envs.py": {"rollserve_server.envs.legal_actions"},
