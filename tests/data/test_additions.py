@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 import subprocess
@@ -158,8 +159,8 @@ async def sampled() -> tuple[list[bytes], EpisodeBatch]:
 
 
 @pytest.mark.usefixtures("sandboxes_find_test_agents")
-async def test_recording_that_is_killed_anywhere_is_repaired_from_its_log(tmp_path: Path) -> None:
-    messages, batch = await sampled()
+def test_recording_that_is_killed_anywhere_is_repaired_from_its_log(tmp_path: Path) -> None:
+    messages, batch = asyncio.run(sampled())
     for number, message in enumerate(messages):
         (tmp_path / f"message-{number}").write_bytes(message)
     run_killed(RECORDINGS, tmp_path, len(messages), 11)
