@@ -92,7 +92,6 @@ OTHERS: Mapping[str, set[str]] = {
     "pool/test_lines.py": {
         "rollserve_server.pool.backends.ray",
         "rollserve_server.pool.backends.ray.line",
-        "rollserve_server.pool.workers.liveness",
     },
     "pool/test_mixed_calls.py": {"rollserve_server.pool.workers.slots"},
     "sampling/test_moments.py": {"rollserve_server.sampling.work"},
