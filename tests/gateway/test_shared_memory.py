@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import mmap
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ import grpc
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
+from pools import Reading
 from raw_calls import careless
 from scripted_server import scripted_server
 from support import equal, raises, server_environment
@@ -180,18 +183,25 @@ class Foreign(NamedTuple):
     Attributes:
         inode: number of the shared memory.
         memory: the memory, which stays mapped.
-        messages: where each message was in it, and its content.
-        account: account of the call.
+        place: where the last message was in it.
+        content: that message.
+        batch: the batch of all messages.
     """
 
     inode: int
     memory: mmap.mmap
-    messages: list[tuple[slice, bytes]]
-    account: Any
+    place: slice
+    content: bytes
+    batch: rollserve.EpisodeBatch
 
 
 def foreign_call(
-    channel: grpc.Channel, seed: int, *, max_message_bytes: int = MESSAGE_BYTES, num_held: int = 0, num_kept: int = 0
+    channel: grpc.Channel,
+    seed: int,
+    *,
+    max_message_bytes: int = MESSAGE_BYTES,
+    num_held: int = 0,
+    releases_last: bool = True,
 ) -> Foreign:
     """Read the memory as the protos document it.
 
@@ -199,8 +209,8 @@ def foreign_call(
         channel: connection to the server.
         seed: seed of the call.
         max_message_bytes: bound of the size of its messages.
-        num_held: number of messages that are released later.
-        num_kept: number of messages that are never released.
+        num_held: number of responses that are read and released later.
+        releases_last: whether those are released in the end.
     """
     options = pb.SamplingOptions(accept_shared_memory=True, seed=seed, max_message_bytes=max_message_bytes)
     stub: Any = SamplerServiceStub(channel)
@@ -211,40 +221,41 @@ def foreign_call(
     words = np.frombuffer(memory, "<u8", 3)
     assert words[0] == offer.nonce
     words[1] = offer.nonce
-    num_steps, messages = 0, []
-    for response in call:
-        if response.HasField("shared"):
-            place = slice(response.shared.offset, response.shared.offset + response.shared.size)
-            messages.append((place, memory[place]))
-            if len(messages) > num_held:
-                released, content = messages[-1 - num_held]
-                assert memory[released] == content
-                words[2] += np.uint64(1)
-            response = pb.ObtainSamplesResponse.FromString(messages[-1][1])
-        num_steps += len(response.batch.rewards.data) // 8
-        account = response.account
-    words[2] += np.uint64(num_held - num_kept)
-    assert num_steps == account.step_count >= 200
-    assert account.shared_message_bytes == sum(len(content) for _, content in messages) > 0
-    return Foreign(inode, memory, messages, account)
+    reading, held, num_bytes = Reading(), deque[pb.ObtainSamplesResponse](), 0
+    place, content = slice(0, 0), b""
+    for response in itertools.chain(call, [None] * num_held):
+        if response is not None:
+            held.append(response)
+        if response is None or len(held) > num_held:
+            oldest = held.popleft()
+            data = oldest.SerializeToString()
+            if oldest.HasField("shared"):
+                place = slice(oldest.shared.offset, oldest.shared.offset + oldest.shared.size)
+                data = content = memory[place]
+                num_bytes += len(data)
+                words[2] += np.uint64(response is not None or releases_last)
+            reading.add_response(data)
+    batch = reading.batch()
+    assert shared_bytes(batch) == num_bytes > 0
+    return Foreign(inode, memory, place, content, batch)
 
 
 @pytest.mark.parametrize(("max_message_bytes", "num_held"), [(150_000, 12), (400_000, 5), (900_000, 1)])
 def test_message_is_not_overwritten_before_its_release(
     sharing: LocalServer, max_message_bytes: int, num_held: int
 ) -> None:
-    with careless(sharing) as channel:
+    with careless(sharing) as channel, samplers(sharing) as (plain, _):
         call = foreign_call(channel, 3, max_message_bytes=max_message_bytes, num_held=num_held)
-    assert call.account.shared_message_bytes > 3 * RING_BYTES
+        assert equal(call.batch, plain.obtain_samples(200, seed=3))
+    assert shared_bytes(call.batch) > 3 * RING_BYTES
 
 
 def test_memory_in_use_is_not_lent_again(sharing: LocalServer) -> None:
     with careless(sharing) as channel:
-        first = foreign_call(channel, 3, num_held=2, num_kept=1)
+        first = foreign_call(channel, 3, num_held=3, releases_last=False)
         second = foreign_call(channel, 4)
     assert second.inode != first.inode
-    place, content = first.messages[-1]
-    assert first.memory[place] == content
+    assert first.memory[first.place] == first.content
 
 
 def test_borrower_sees_nothing_of_another_one(sharing: LocalServer) -> None:
@@ -252,8 +263,8 @@ def test_borrower_sees_nothing_of_another_one(sharing: LocalServer) -> None:
         first, again, second = foreign_call(channel, 3), foreign_call(channel, 3), foreign_call(other, 4)
     assert again.inode == first.inode != second.inode
     for reader, writer in ((first, second), (second, first)):
-        assert reader.messages[-1][1] in reader.memory[:]
-        assert writer.messages[-1][1] not in reader.memory[:]
+        assert reader.content in reader.memory[:]
+        assert writer.content not in reader.memory[:]
 
 
 @contextlib.contextmanager
