@@ -87,7 +87,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
     """The addresses of a server and of its metrics, and tokens of principals."""
     folder, metrics = tmp_path_factory.mktemp("limited"), f"127.0.0.1:{free_port()}"
     tokens = Tokens(folder / "tokens.json")
-    texts = {name: tokens.create(name, "*") for name in ("alice", "bob", "carol")}
+    texts = {name: tokens.create(name, "*") for name in ("alice", "bob", "carol", "dave")}
     limits = ("--max-rpcs", "5", "--max-peer-rpcs", "3", "--metrics-listen", metrics)
     with serving(folder, *tokens.options, *limits) as server:
         yield server.address, metrics, texts
@@ -123,9 +123,9 @@ def test_room_is_made_of_requests_that_are_late(rpcs: Rpcs) -> None:
         rpcs.open("bob", host)
     assert rpcs.become(4)
     time.sleep(5)  # after which a request is late
-    rpcs.open("alice", 2, is_sent=False)
+    rpcs.open("carol", 2, is_sent=False)
     assert rpcs.become(5)
-    rpcs.open("carol", 3)
+    rpcs.open("dave", 3)
     assert rpcs.become(5, CLIENT_STALLED=1)
     assert late.is_over_soon()
 
