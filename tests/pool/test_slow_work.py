@@ -89,7 +89,7 @@ async def test_call_tells_that_its_agent_is_on_trial(trials: Trials) -> None:
 
 
 async def test_call_tells_that_a_worker_is_in_a_long_step() -> None:
-    slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 1.0, "length": 1})
+    slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.5, "length": 1})
     options = {"workers": 1, "rows": 1, "progress_seconds": 0.05, "allow_module": ("sample_envs",)}
     async with pool_of(InProcessBackend(), slow, **options) as pool:
         await pool.update_agent([RandomSpec()])
