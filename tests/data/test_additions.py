@@ -29,6 +29,7 @@ ID = "some/episodes-v0"
 KILLED = """
 import itertools, os, shutil, signal, sys
 from pathlib import Path
+import h5py, minari  # once for all processes
 def killed_at(number, name, run):
     # Run in a process that is killed at a call that changes a file; return how many there are up to its end.
     if os.fork() == 0:
