@@ -5,6 +5,8 @@
 
 The agents have to cover three landmarks without colliding. `by_policy` has an EpisodeBatch for each policy, so that the
 learner for one agent in numpy_ppo.py is enough.
+
+Needs `rollserve[plot]`; without `--server`, `rollserve-server[pettingzoo]`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ In each iteration, the current version of `main` plays one side, and a version t
 the other one. Now and then `main` plays against random moves, on both sides: the returns of the learning curve, from -1
 for a loss to 1 for a win. In the end, its versions at each evaluation and random moves play against each other, and the
 table of their win rates and Elo ratings is printed.
+
+Needs `rollserve[plot]`; without `--server`, `rollserve-server[pettingzoo]`.
 """
 
 from __future__ import annotations

@@ -90,11 +90,9 @@ def test_moments_are_the_same_with_any_number_of_workers_and_size_of_messages(
     expected = sampler.obtain_samples(700, seed=3, **BOTH)
     check(expected, without=without)
     with rollserve.connect(server.address, max_message_bytes=1 << 15) as narrow:
-        for num_workers in (1, 3, 5):
+        for num_workers, each in ((1, sampler), (3, narrow), (5, sampler)):
             sampler.resize(num_workers)
-            for each in (sampler, narrow):
-                batch = each.obtain_samples(700, seed=3, **BOTH)
-                assert moments_of(batch) == moments_of(expected)
+            assert moments_of(each.obtain_samples(700, seed=3, **BOTH)) == moments_of(expected)
 
 
 @pytest.mark.parametrize("name", ENVS)
