@@ -63,6 +63,12 @@ def test_metadata_is_what_an_index_shows(distribution: str, tmp_path: Path) -> N
     assert Path(source).stat().st_size < 2_000_000  # sources alone, without what tests and builds leave
 
 
+@pytest.mark.parametrize("client", ["go", "typescript"])
+def test_clients_bring_the_license(client: str) -> None:
+    """Modules of Go and packages of npm have no files from outside their folder."""
+    assert (ROOT / "client" / client / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
 @pytest.mark.slow  # installs some hundred megabytes for each Python
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("version", PYTHONS)
