@@ -119,8 +119,8 @@ def _build_sbom(version: str) -> None:
 
 
 def _build_images(version: str) -> None:
-    if shutil.which("docker") is None:
-        print("no images: this machine has no docker")
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:  # noqa: S607
+        print("no images: no docker answers on this machine")
         return
     for target in ("server", "worker", "trainer"):
         image = f"rollserve-{target}:{version}"
@@ -183,7 +183,9 @@ def _pack(name: str, *paths: str) -> None:
 
 
 def _run(*command: object, folder: Path) -> None:
-    subprocess.run([str(each) for each in command], cwd=folder, check=True)  # noqa: S603  # its own commands
+    status = subprocess.run([str(each) for each in command], cwd=folder).returncode  # noqa: S603  # its own commands
+    if status:
+        sys.exit(f"release: {' '.join(map(str, command))} ended with status {status}")
 
 
 if __name__ == "__main__":
