@@ -141,7 +141,7 @@ _PUBLISHING = """
 Nothing is published. These commands do it, from this folder, after `git commit` of the version:
 
   git tag v{version} client/go/v{version} && git push origin v{version} client/go/v{version}
-  twine upload dist/*.whl dist/rollserve*-{version}.tar.gz
+  twine upload dist/*.whl dist/rollserve-{version}.tar.gz dist/rollserve_*-{version}.tar.gz
   npm publish dist/rollserve-{version}.tgz
   mvn --file client/java deploy
   buf push --label v{version}
