@@ -18,7 +18,7 @@ from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Pool, WorkerHandle
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.plan.units import Suspects
-from rollserve_server.pool.workers import slots
+from rollserve_server.pool.workers.restarts import Restarts
 from rollserve_server.settings import WorkerSettings
 
 SLOW = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.005})
@@ -41,7 +41,7 @@ def fragment_calls_of(pool: Pool) -> list[FragmentCall]:
 
 @pytest.fixture(autouse=True)
 def restarts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(Restarts, "pause_seconds", lambda *_: 0.0)
 
 
 class PoisonBackend(KillableBackend):

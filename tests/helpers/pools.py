@@ -15,7 +15,7 @@ from support import equal
 
 import rollserve
 from rollserve._calls.joining import join_batches
-from rollserve._calls.stream_reader import StreamReader
+from rollserve._calls.responses import read_response
 from rollserve.account import account_from_proto
 from rollserve_server.agents import MlpSpec
 from rollserve_server.errors import WorkerLostError
@@ -40,6 +40,7 @@ from rollserve_server.pool.calls.population import PopulationCall
 from rollserve_server.pool.workers.slots import WorkerSlot
 from rollserve_server.sampling import PLAIN, ColumnFormat
 from rollserve_server.settings import PoolSettings, WorkerSettings
+from rollserve_wire.v1 import episode_batch_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 CARTPOLE = rollserve.EnvSpec("CartPole-v1")
@@ -178,8 +179,8 @@ class Reading:
     """
 
     def __init__(self) -> None:
-        self._reader = StreamReader(pb.ObtainSamplesRequest())
         self.parts: list[rollserve.EpisodeBatch] = []
+        self._account: rollserve.Account | None = None
 
     def add(self, item: object) -> None:
         """Read an item of the pool's stream."""
@@ -191,13 +192,16 @@ class Reading:
 
     def add_response(self, data: bytes | memoryview) -> None:
         """Read a serialized response."""
-        batch = self._reader.read(data)
-        if batch is not None:
-            self.parts.append(batch)
+        match read_response(data):
+            case rollserve.EpisodeBatch() | rollserve.MultiAgentBatch() as batch:
+                self.parts.append(batch)  # type: ignore[arg-type]
+            case episode_batch_pb2.Account() as account:
+                self._account = account_from_proto(account)
 
     def account(self) -> rollserve.Account:
         """Return the account, which was the last item."""
-        return self._reader.end()
+        assert self._account is not None
+        return self._account
 
     def batch(self) -> rollserve.EpisodeBatch:
         """Return the whole batch, with the account."""
