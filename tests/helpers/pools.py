@@ -30,6 +30,7 @@ from rollserve_server.pool import (
     MessageFormat,
     Pool,
     PopulationRequest,
+    Progress,
     SampleRequest,
     SamplingOptions,
     Target,
@@ -124,13 +125,20 @@ def cartpole_agent(seed: int = 0) -> MlpSpec:
 
 
 async def sample(
-    pool: Pool, target: Target | Fragments, *, max_message_bytes: int = 1 << 22, **options: Any
+    pool: Pool,
+    target: Target | Fragments,
+    *,
+    max_message_bytes: int = 1 << 22,
+    progress: list[Progress] | None = None,
+    **options: Any,
 ) -> rollserve.EpisodeBatch:
-    """Return the batch that a client joins from the deliveries of one call."""
+    """Return the batch that a client joins from the deliveries of one call; append what it hears to `progress`."""
     reading = Reading()
     async with contextlib.aclosing(pool.sample(sample_request(target, max_message_bytes, **options))) as items:
         async for item in items:
             reading.add(item)
+            if progress is not None and isinstance(item, Progress):
+                progress.append(item)
     return reading.batch()
 
 
