@@ -34,15 +34,16 @@ Serving = tuple[LocalServer, rollserve.Sampler]
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(tmp_path_factory.mktemp("server"), *BIG, *LIMITS, module="pausing_server") as both:
-        yield both
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    with serving(tmp_path_factory.mktemp("server"), *BIG, *LIMITS, module="pausing_server") as (server, _):
+        yield server
 
 
 @pytest.fixture
-def running(shared: Serving) -> Serving:
+def running(shared: LocalServer) -> Iterator[Serving]:
     """A server for the tests that need no limits of their own, as it was at its start."""
-    return as_new(*shared)
+    with as_new(shared) as both:
+        yield both
 
 
 def is_healthy(address: str) -> bool:
@@ -163,8 +164,7 @@ def test_many_updates_of_a_client_leave_turns_to_others(running: Serving) -> Non
         updates = [method.future(update.SerializeToString()) for _ in range(12)]
         assert soon(lambda: sampler.status().env_version > 1)
         num_before = sum(call.done() for call in updates)
-        with rollserve.connect(server.address) as other:
-            other.update_env("CartPole-v1", timeout=60)
+        sampler.update_env("CartPole-v1", timeout=60)
         assert sum(call.done() for call in updates) - num_before <= 3
         for call in updates:
             call.cancel()

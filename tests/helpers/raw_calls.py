@@ -46,11 +46,13 @@ def serving(
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
-def as_new(server: LocalServer, sampler: rollserve.Sampler) -> tuple[LocalServer, rollserve.Sampler]:
-    """Return both after the server's sampler has been brought to where `serving` yields it."""
+@contextlib.contextmanager
+def as_new(server: LocalServer) -> Iterator[tuple[LocalServer, rollserve.Sampler]]:
+    """Yield what `serving` does, of a server that other tests have used."""
     server.reset()
-    sampler.update_agent(rollserve.RandomAgent())
-    return server, sampler
+    with rollserve.connect(server.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        yield server, sampler
 
 
 @contextlib.contextmanager

@@ -53,8 +53,6 @@ OTHERS: Mapping[str, set[str]] = {
     },
     "faults/test_lost_ray.py": {"rollserve_server.pool.backends.ray.worker"},
     "faults/test_lost_results.py": {"rollserve_server.sampling.work"},
-    "faults/test_stragglers.py": {"rollserve_server.pool.calls"},
-    "faults/test_suspects.py": {"rollserve_server.pool.calls.fragments"},
     "gateway/test_loop_pauses.py": {"rollserve_server.datasets.folder"},
     "gateway/test_peers.py": {
         "rollserve_server.gateway.access",
@@ -87,8 +85,6 @@ OTHERS: Mapping[str, set[str]] = {
     "sampling/test_moments.py": {"rollserve_server.sampling.work"},
     "sampling/test_native_fragments.py": {"rollserve_server.envs.native"},
     "server/test_ray_access.py": {"rollserve_server.pool.backends.ray.cluster"},
-    "server/test_save_path.py": {"rollserve_server.serving.checks"},
-    "server/test_server_process.py": {"rollserve_server.serving.checks"},
 }
 """Private modules that other tests import, to show a part alone that public calls show with others."""
 
