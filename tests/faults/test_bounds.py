@@ -48,7 +48,8 @@ Serving = tuple[LocalServer, rollserve.Sampler]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    with serving(tmp_path_factory.mktemp("server"), *BIG, "--max-workers", "4") as (server, _):
+    options = ("--max-workers", "4", "--data-dir", str(tmp_path_factory.mktemp("data")))
+    with serving(tmp_path_factory.mktemp("server"), *BIG, *options) as (server, _):
         yield server
 
 
@@ -143,13 +144,12 @@ def test_table_of_places_is_complete() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in REQUESTS]
 )
-def test_places_are_shared_as_documented(tmp_path: Path, name: str) -> None:
+def test_places_are_shared_as_documented(running: Serving, name: str) -> None:
     """A client gets its share and no more; when all places are taken, one with more makes room for one with none."""
     in_all, of_client = DOCUMENTED[name]
     in_all = min(in_all, num_by_memory(name))
-    data = tmp_path / "data"
-    data.mkdir()
-    with serving(tmp_path, *BIG, "--data-dir", str(data)) as (server, _), contextlib.ExitStack() as stack:
+    server, _ = running
+    with contextlib.ExitStack() as stack:
         children = psutil.Process(server.process.pid).children
         num_before = len(children())
         clients = [Client(stack, server) for _ in range(-(-in_all // of_client))]
