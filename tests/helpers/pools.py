@@ -37,8 +37,6 @@ from rollserve_server.pool import (
     WorkerHandle,
 )
 from rollserve_server.pool.calls.episodes import EpisodeCall
-from rollserve_server.pool.calls.population import PopulationCall
-from rollserve_server.pool.workers.slots import WorkerSlot
 from rollserve_server.sampling import PLAIN, ColumnFormat
 from rollserve_server.settings import PoolSettings, WorkerSettings
 from rollserve_wire.v1 import episode_batch_pb2
@@ -171,12 +169,13 @@ async def evaluate_population(
 
 
 async def _ended(items: AsyncGenerator[Any, None], parts: list[object] | None) -> Evaluation:
+    received = [] if parts is None else parts
     async with contextlib.aclosing(items):
-        received = [item async for item in items]
-    if parts is not None:
-        parts += received[:-1]
-    assert isinstance(received[-1], Evaluation)
-    return received[-1]
+        async for item in items:
+            received.append(item)  # tests look at it meanwhile
+    result = received.pop()
+    assert isinstance(result, Evaluation)
+    return result
 
 
 class Reading:
@@ -280,28 +279,9 @@ async def prefetched(prefetch: EpisodeCall) -> None:
     await until(lambda: not any(prefetch.in_flight))
 
 
-def population_calls_of(pool: Pool) -> list[PopulationCall]:
-    """Return a list to which the pool's evaluations of populations are appended as they begin."""
-    calls: list[PopulationCall] = []
-    evaluations = pool._evaluations
-    make = evaluations._population_call
-
-    async def make_and_record(*arguments: Any) -> PopulationCall:
-        calls.append(await make(*arguments))
-        return calls[-1]
-
-    evaluations._population_call = make_and_record  # type: ignore[method-assign]
-    return calls
-
-
 def num_running(pool: Pool) -> int:
     """Return the number of calls that have begun and not ended, evaluations included."""
     return pool._parts.num_calls
-
-
-def slot_of(pool: Pool, worker: int) -> WorkerSlot:
-    """Return the slot of a worker."""
-    return pool._parts.workers[worker]
 
 
 def run_of(pool: Pool) -> str:
@@ -317,8 +297,8 @@ def set_start_seconds(pool: Pool, seconds: float) -> None:
 
 def lose_worker(pool: Pool, worker: int) -> None:
     """Have the pool take a worker for lost, and replace it."""
-    error = WorkerLostError(f"worker {worker} is lost: for a test", worker)
-    pool._parts.workers.lose(worker, slot_of(pool, worker).handle, error)
+    workers, error = pool._parts.workers, WorkerLostError(f"worker {worker} is lost: for a test", worker)
+    workers.lose(worker, workers[worker].handle, error)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -65,11 +65,7 @@ OTHERS: Mapping[str, set[str]] = {
     "gateway/test_rpc_table.py": {"rollserve_server.gateway.rpcs.places", "rollserve_server.gateway.service"},
     "gateway/test_shared_memory.py": {"rollserve._calls.stream_reader", "rollserve_server.gateway.shared_memory"},
     "gateway/test_versions.py": {"rollserve._calls.receiving"},
-    "helpers/pools.py": {
-        "rollserve_server.pool.calls.episodes",
-        "rollserve_server.pool.calls.population",
-        "rollserve_server.pool.workers.slots",
-    },
+    "helpers/pools.py": {"rollserve_server.pool.calls.episodes"},
     "helpers/recycled_workers.py": {
         "rollserve_server.pool.backends.ray.backend",
         "rollserve_server.pool.backends.ray.worker",
