@@ -24,14 +24,14 @@ REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 STATUS = health_pb2.HealthCheckResponse
 ASKED = reflection_pb2.ServerReflectionRequest(file_containing_symbol="rollserve.v1.SamplerService")
 
-LIMITS = ("--max-request-bytes", str(20 << 20), "--max-pending-request-bytes", "1")
+LIMITS = ("--max-request-bytes", str(20 << 20))
 
 Serving = tuple[LocalServer, rollserve.Sampler]
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(tmp_path_factory.mktemp("server"), *BIG, *LIMITS) as both:
+    with serving(tmp_path_factory.mktemp("server"), *BIG, *LIMITS, module="pausing_server") as both:
         yield both
 
 
@@ -86,7 +86,8 @@ def test_concurrent_large_requests_take_bounded_memory(tmp_path: Path, path: str
     busy machine others are there, too: slow ones, for which the server counts 20 MiB after the fact, and ended ones
     that gRPC has not freed. The heap has gaps between them.
     """
-    with serving(tmp_path, *BIG, *LIMITS) as (server, _), contextlib.ExitStack() as stack:
+    limits = (*LIMITS, "--max-pending-request-bytes", "1")
+    with serving(tmp_path, *BIG, *limits) as (server, _), contextlib.ExitStack() as stack:
         process = psutil.Process(server.process.pid)
         before = most = process.memory_info().rss
         request = health_pb2.HealthCheckRequest(service="x" * (16 << 20)).SerializeToString()
@@ -212,26 +213,26 @@ def waits_for_room(channel: grpc.Channel) -> bool:
     return time.monotonic() - began > 2
 
 
-def test_requests_that_arrive_as_their_rpcs_end_are_freed(tmp_path: Path) -> None:
+def test_requests_that_arrive_as_their_rpcs_end_are_freed(running: Serving, tmp_path: Path) -> None:
     """The server stands still meanwhile, and finds both at once: requests of 16 MiB, and that their time is over.
 
     The heap reaches its size with the first requests.
     """
+    server, _ = running
     sizes = []
-    with serving(tmp_path, *BIG, "--max-request-bytes", str(20 << 20), module="pausing_server") as (server, _):
-        for number in range(3):
-            sent = tmp_path / f"sent-{number}"
-            with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor() as executor:
-                requests = [UnfinishedRequest(server.address, f"{SERVICE}/GetSampler", 16 << 20) for _ in range(4)]
-                for request in requests:
-                    stack.callback(request.close)
-                    request.wait_until_read()
-                standing_still = executor.submit(server.request, f"stand_still 31 {sent}")
-                for request in requests:
-                    request.send(bytes(16 << 20))
-                    assert not request.is_over
-                sent.touch()
-                standing_still.result()
-                assert all(request.is_over_soon() for request in requests)
-            sizes.append(psutil.Process(server.process.pid).memory_info().rss)
-    assert sizes[-1] - sizes[0] < 64 << 20  # the last 8 requests have 128 MiB
+    for number in range(5):
+        sent = tmp_path / f"sent-{number}"
+        with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor() as executor:
+            requests = [UnfinishedRequest(server.address, f"{SERVICE}/GetSampler", 16 << 20) for _ in range(4)]
+            for request in requests:
+                stack.callback(request.close)
+                request.wait_until_read()
+            standing_still = executor.submit(server.request, f"stand_still 31 {sent}")
+            for request in requests:
+                request.send(bytes(16 << 20))
+                assert not request.is_over
+            sent.touch()
+            standing_still.result()
+            assert all(request.is_over_soon() for request in requests)
+        sizes.append(psutil.Process(server.process.pid).memory_info().rss)
+    assert sizes[-1] - sizes[0] < 64 << 20  # the last 16 requests have 256 MiB
