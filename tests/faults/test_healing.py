@@ -150,14 +150,13 @@ async def test_calls_and_updates_that_cost_workers_do_not_use_up_their_restarts(
 
 
 async def test_given_up_worker_is_replaced_after_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    forbidden_seconds = Restarts.forbidden_seconds
-    monkeypatch.setattr(Restarts, "forbidden_seconds", lambda *given: max(forbidden_seconds(*given) - 3596.0, 0.0))
     backend = KillableBackend()
     async with pool_of(backend, worker_restarts_per_hour=1, workers=1, **NOTICE_SECONDS) as pool:
         await pool.update_agent([RandomSpec()])
         for _ in range(2):
             await kill_worker(pool, backend, 0)
         assert pool.status().workers[0].given_up
+        monkeypatch.setattr(Restarts, "forbidden_seconds", lambda *_: 0.0)  # as an hour later
         await until(lambda: num_healthy(pool) == 1)
         assert len(await sample(pool, Exactly(2), seed=1)) == 2
         assert not pool.status().workers[0].given_up
