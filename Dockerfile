@@ -22,6 +22,7 @@ RUN python requirements.py client > client.txt \
 # What is installed from the index changes less often than the code: two steps, so that the first one stays cached.
 FROM build AS build-trainer
 RUN pip install --require-hashes --constraint requirements.lock matplotlib rich
+COPY LICENSE LICENSE
 COPY protos protos
 COPY client client
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels ./client \
@@ -34,6 +35,7 @@ COPY server/pyproject.toml server/pyproject.toml
 # rlcard, which `pettingzoo` adds, comes as source alone.
 RUN python requirements.py server "$EXTRAS" > server.txt \
     && pip install --no-binary rlcard --require-hashes --constraint requirements.lock --requirement server.txt
+COPY LICENSE LICENSE
 COPY protos protos
 COPY client client
 COPY server server

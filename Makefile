@@ -8,12 +8,21 @@ PACKAGES := --editable 'client[compression,data,top,video]' --editable 'server[a
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check docs docs-serve test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos blocking scopes walks serve lock audit sbom clean
+.PHONY: help setup setup-client demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check docs docs-serve test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos blocking scopes walks serve lock audit sbom release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-32s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) ## make a virtual environment with all dependencies
+setup: $(READY) ## make a virtual environment with everything: 2.7 GB, in one to ten minutes
+
+setup-client: $(VENV)-client/ready ## make a virtual environment with the client alone, in .venv-client: 200 MB
+
+$(VENV)-client/ready: constraints.txt client/pyproject.toml
+	$(PYTHON) -m venv $(VENV)-client
+	$(VENV)-client/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
+	$(VENV)-client/bin/pip install --disable-pip-version-check --constraint constraints.txt \
+		--build-constraint constraints.txt --editable 'client[compression,top]'
+	@touch $@
 
 $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.toml conformance/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
@@ -22,7 +31,8 @@ $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.
 		|| { echo 'Python cannot make virtual environments: apt-get install python3-venv' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	@echo 'Installing the server, the client and all tools into $(VENV): 2.7 GB, in one to ten minutes.'
+	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
 		--build-constraint constraints.txt $(PACKAGES)
 	@touch $(READY)
 
@@ -155,8 +165,11 @@ audit: $(VENV)-audit/ready ## look for known vulnerabilities of all dependencies
 sbom: $(READY) $(VENV)-audit/ready ## write sbom.json, the bill of materials of all distributions
 	$(VENV)-audit/bin/python .ci/sbom.py $(BIN)/python sbom.json
 
+release: $(READY) ## change the version, and build all artefacts into dist; VERSION=0.3.0 PARTS='python cpp' for some; publishes nothing
+	$(BIN)/python .ci/release.py '$(VERSION)' $(PARTS)
+
 clean: ## remove everything that the other targets make
-	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit .venv-bridges sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
-		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png bench-learning.json bench-learning.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run build
+	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit .venv-bridges .venv-client sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
+		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png bench-learning.json bench-learning.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run build dist
 	for file in client/*/Makefile; do $(MAKE) -s -C "$$(dirname "$$file")" clean; done
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

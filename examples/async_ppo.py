@@ -8,6 +8,8 @@ The synchronous trainer samples, learns, and sends its parameters. The asynchron
 server samples the next round while the trainer learns from the last one, and no round is more than `--lag` updates old.
 PPO's ratio of probabilities is taken to the version that acted, so old steps count for less. The learner is in
 numpy_ppo.py, for Box actions in numpy_gaussian_ppo.py.
+
+Needs `rollserve[plot]`; without `--server`, `rollserve-server`, for MuJoCo with its extra `mujoco`.
 """
 
 from __future__ import annotations

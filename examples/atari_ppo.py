@@ -6,6 +6,8 @@
 Each iteration samples fragments of 84 x 84 x 4 bytes a step, learns from them, and sends the new parameters. The
 network and its gradients are in numpy_convolutions.py, advantages and objective in numpy_ppo.py. Learning in numpy
 takes most of the time; a learner in PyTorch makes the same calls, with a model that PyTorch exports.
+
+Needs `rollserve[onnx]`; without `--server`, `rollserve-server[atari]`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
     MINARI_DATASETS_PATH=/path/of/the/server's/--data-dir python examples/behaviour_cloning.py cartpole/expert-v0
 
 Fits a logistic regression from observations to actions by Newton's method, and prints the mean return of its actions.
+
+Needs `rollserve[data]` and gymnasium.
 """
 
 from __future__ import annotations

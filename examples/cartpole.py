@@ -8,6 +8,8 @@ learning curve are in training_display.py.
 
 The exit status is 0 if the mean return of 100 new episodes reaches 475, which gymnasium calls solved; 1 if it does not;
 and 3 if the server cannot be used.
+
+Needs `rollserve[plot,top]`; without `--server`, `rollserve-server`.
 """
 
 from __future__ import annotations

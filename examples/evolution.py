@@ -6,6 +6,8 @@
 Each generation evaluates parameters around the agent's own, in pairs of opposite directions, and moves the agent to
 where returns are higher (Salimans et al., "Evolution Strategies as a Scalable Alternative to Reinforcement Learning",
 2017). The exit status is 0 if the mean return of 100 episodes reaches 475, else 1.
+
+Needs `rollserve`; without `--server`, `rollserve-server`.
 """
 
 from __future__ import annotations

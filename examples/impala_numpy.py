@@ -7,6 +7,8 @@
 The server samples the next batch while the learner learns from the last one: its policy is one update older than the
 learner's, which V-trace accounts for. The folder of `--out` has the newest checkpoint and the learning curve. Networks
 and optimizer are in numpy_ppo.py, with gradients by hand; V-trace is a method of the batch.
+
+Needs `rollserve[plot]`; without `--server`, `rollserve-server`.
 """
 
 from __future__ import annotations

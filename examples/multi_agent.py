@@ -5,6 +5,8 @@
 
 The agents have to cover three landmarks without colliding. `by_policy` has an EpisodeBatch for each policy, so that the
 learner for one agent in numpy_ppo.py is enough.
+
+Needs `rollserve[plot]`; without `--server`, `rollserve-server[pettingzoo]`.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def train(sampler: rollserve.Sampler, team: Team, run: TrainingRun, num_steps: i
     """Train for a number of environment steps, or until the mean return of an agent reaches a target; return it."""
     sampler.update_agent(team.agents())
     while True:
-        batch = rollserve.MultiAgentBatch.of(sampler.obtain_samples(STEPS_PER_ITERATION))
+        batch = sampler.multi_agent.obtain_samples(STEPS_PER_ITERATION)
         mean_return = float(np.concatenate([each.returns for each in batch.by_policy().values()]).mean())
         run.report(run.num_steps + batch.num_steps, mean_return)
         if run.num_steps >= num_steps or mean_return >= target:

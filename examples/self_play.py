@@ -7,6 +7,8 @@ In each iteration, the current version of `main` plays one side, and a version t
 the other one. Now and then `main` plays against random moves, on both sides: the returns of the learning curve, from -1
 for a loss to 1 for a win. In the end, its versions at each evaluation and random moves play against each other, and the
 table of their win rates and Elo ratings is printed.
+
+Needs `rollserve[plot]`; without `--server`, `rollserve-server[pettingzoo]`.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ def train(sampler: rollserve.Sampler, learner: MaskedPpo, run: TrainingRun, num_
                 return mean_return
             snapshots = [*snapshots, version][-NUM_SNAPSHOTS:]
         sampler.update_agent(rollserve.Policies({}, policy_map_of(iteration % 2, snapshots)))
-        batch = rollserve.MultiAgentBatch.of(sampler.obtain_samples(STEPS_PER_ITERATION))
+        batch = sampler.multi_agent.obtain_samples(STEPS_PER_ITERATION)
         segments = batch.by_policy()["main"]
         # Moves of earlier versions are not learned from.
         current = np.flatnonzero(segments.policy_versions == segments.policy_versions.max())

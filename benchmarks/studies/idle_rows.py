@@ -36,7 +36,6 @@ def measure(sampler: rollserve.Sampler, num_rows: int, num_episodes_per_row: int
     began = time.perf_counter()
     for _ in range(max(1, NUM_EPISODES_OF_A_ROW // num_episodes_per_row)):
         batch = sampler.obtain_exact_episodes(num_rows * num_episodes_per_row)
-        assert batch.account is not None  # noqa: S101  # the batch of a whole call has one
         num_idle += batch.account.num_idle_steps
         num_simulated += batch.account.num_simulated_steps
         num_delivered += batch.num_steps

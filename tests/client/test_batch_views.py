@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import raises
 
 import rollserve
 from rollserve import EpisodeBatch
@@ -47,7 +48,6 @@ def cells(batch: EpisodeBatch) -> list[list[str]]:
 def test_table_describes_a_batch(sampler: rollserve.Sampler) -> None:
     batch = sampler.obtain_samples(2000)
     account = batch.account
-    assert account is not None
     lines = str(batch).splitlines()
     assert (
         lines[0]
@@ -68,6 +68,16 @@ def test_table_describes_a_batch(sampler: rollserve.Sampler) -> None:
     assert [row for row in rows if row[0] == "returns"] == [["returns", statistics["returns"]]]
     assert [row for row in rows if row[0] == "versions"] == [["versions", versions]]
     assert rows[rows.index(["column", "dtype", "shape"]) + 1 :] == columns
+
+
+def test_account_is_of_whole_results_only(thread_sampler: rollserve.Sampler) -> None:
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    batch = thread_sampler.obtain_samples(50)
+    assert batch.account is batch.account_or_none
+    for part in (batch.take(np.array([0])), *batch.split(), rollserve.EpisodeBatch.concatenate(batch)):
+        assert part.account_or_none is None
+        with raises(ValueError, field="account", match="expected the whole result of a call"):
+            part.account  # noqa: B018
 
 
 def test_histogram_shows_how_returns_are_spread() -> None:

@@ -69,6 +69,7 @@ def test_top_prints_one_screen(
     status = sampler.status()
     assert any(line.startswith(f"policy       version {status.policy_version}, set ") for line in lines)
     assert "calls        0 running, 0 queued" in lines
+    assert any(re.fullmatch("trend        [▁▂▃▄▅▆▇█]{30}  of the returns, the oldest first", line) for line in lines)
     assert [line.split()[:3] for line in lines[-2:]] == [["0", "healthy", "4"], ["1", "healthy", "4"]]
 
 
@@ -179,10 +180,14 @@ def test_counts_may_have_an_exponent(sampler: rollserve.Sampler, server: LocalSe
     assert equal(rollserve.EpisodeBatch.load(tmp_path / "batch.npz"), sampler.obtain_samples(1000, seed=3))
     assert "\n20 episodes, " in run_here("evaluate", server.address, "--episodes", "2e1").stdout
     assert run_here("resize", server.address, "2.0").stdout == "2 workers, previously 2\n"
-    for wrong in ("1.5", "1e-1", "nan", "inf", "1e999", "", "ten"):
+    for wrong in ("1.5", "1e-1", "nan", "inf", "1e999", "", "ten", "0", "-5"):
         shown = run_here("sample", server.address, "--steps", wrong)
         assert shown.returncode == 2
-        assert f"argument --steps: expected a whole number, such as 10000 or 1e4, got {wrong!r}" in shown.stderr
+        assert (
+            f"argument --steps: expected a positive whole number, such as 10000 or 1e4, got {wrong!r}" in shown.stderr
+        )
+    shown = run_here("create", server.address, "other", "CartPole-v1", "--max-rows", "-1")
+    assert "argument --max-rows: expected a whole number, such as 10000 or 1e4, got '-1'" in shown.stderr
 
 
 def test_sample_draws_returns_and_lengths(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ TABLES = {
     "MultiAgentBatch": (MANY_COLUMNS, MultiAgentBatch, rollserve.MultiAgentBatch, {"agents", "policies"}),
     "PolicyBatch": (POLICY_COLUMNS, PolicyBatch, rollserve.PolicyBatch, {"policy", "batch"}),
 }
-OTHERS = {"observation_space", "action_space", "account", "round", "receipt"}
+OTHERS = {"observation_space", "action_space", "account_or_none", "round", "receipt"}
 """Attributes of batches that are no columns."""
 
 tables = pytest.mark.parametrize(("table", "message", "batch", "others"), TABLES.values(), ids=TABLES)

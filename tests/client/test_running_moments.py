@@ -14,8 +14,7 @@ from support import raises
 
 import rollserve
 from rollserve import RunningMoments, RunningReturns, spaces
-from rollserve._calls import requests
-from rollserve._calls.own_versions import OwnVersions
+from rollserve.agents import agent_to_proto, parameters_to_proto, with_moments
 from rollserve_wire.moments import OrderedMoments, segment_moments
 
 
@@ -308,19 +307,17 @@ AGENTS: dict[str, Any] = {
 }
 
 
+def message_of(update: Any) -> Any:
+    return parameters_to_proto(update) if isinstance(update, dict) else agent_to_proto(update)
+
+
 @pytest.mark.parametrize("kind", AGENTS)
 def test_update_has_the_moments_among_its_parameters(kind: str) -> None:
-    moments = RunningMoments()
+    moments, update = RunningMoments(), AGENTS[kind]
     moments.add(random_rows(9, 0, (2,)))
-    expected = {**getattr(AGENTS[kind], "parameters", AGENTS[kind]), **moments.parameters()}
-    update = AGENTS[kind]
+    expected = {**getattr(update, "parameters", update), **moments.parameters()}
     whole = expected if kind == "parameters" else dataclasses.replace(update, parameters=expected)
-
-    def request(agent: Any, **options: Any) -> Any:
-        return requests.update_agent_request("", OwnVersions(shared=True), agent, None, **options)
-
-    assert request(update, observation_moments=moments) == request(whole)
-    assert request(update, observation_moments=moments) != request(update)
+    assert message_of(with_moments(update, moments)) == message_of(whole) != message_of(update)
 
 
 def test_moments_of_no_step_make_an_mlp_normalize_by_mean_zero_and_variance_one() -> None:
@@ -328,15 +325,10 @@ def test_moments_of_no_step_make_an_mlp_normalize_by_mean_zero_and_variance_one(
     agent = rollserve.MlpAgent(layers, "categorical", previous_action=True, previous_reward=True)
     ones = {"observation/mean": np.zeros(2), "observation/variance": np.ones(2)}
     whole = dataclasses.replace(agent, parameters={**layers, **ones})
-
-    def request(agent: Any, **options: Any) -> Any:
-        return requests.update_agent_request("", OwnVersions(shared=True), agent, None, **options)
-
-    assert request(agent, observation_moments=RunningMoments()) == request(whole)
-    assert request(whole, observation_moments=RunningMoments()) == request(whole)
-    policies = rollserve.Policies({"main": agent})
-    found = request(policies, observation_moments={"main": RunningMoments()})
-    assert found == request(rollserve.Policies({"main": whole}))
+    for each in (agent, whole):
+        assert message_of(with_moments(each, RunningMoments())) == message_of(whole)
+    policies: Any = with_moments(rollserve.Policies({"main": agent}), {"main": RunningMoments()})
+    assert message_of(policies.updates["main"]) == message_of(whole)
 
 
 @pytest.mark.parametrize("num_rows", [0, 9])
@@ -345,6 +337,6 @@ def test_update_of_an_agent_without_such_parameters_is_refused(num_rows: int) ->
     moments.add(random_rows(num_rows, 0, (2,)))
     for agent in (rollserve.RandomAgent(), rollserve.OnnxAgent(b"model", "categorical")):
         with raises(TypeError, field="observation_moments"):
-            requests.update_agent_request("", OwnVersions(shared=True), agent, None, observation_moments=moments)
+            with_moments(agent, moments)
     with raises(TypeError, field="observation_moments"):
-        requests.update_agent_request("", OwnVersions(shared=True), {}, None, observation_moments=3)  # type: ignore[arg-type]
+        with_moments({}, 3)  # type: ignore[arg-type]

@@ -22,11 +22,9 @@ def test_file_of_a_release_is_restored(thread_sampler: rollserve.Sampler, path: 
     assert status.counters.num_steps >= 100 + 8 * 17
     samples, fragments = thread_sampler.obtain_samples(100), thread_sampler.obtain_fragments(8 * 3)
     account = samples.account
-    assert account is not None
     assert account.first_episode_index == status.next_episode_index > 0
     again = thread_sampler.obtain_samples(100, seed=7, first_episode_index=status.next_episode_index)
     assert equal(samples, again)
-    assert fragments.account is not None
     assert fragments.account.row_step_count == 12
     restored = {12: fragments, 5: thread_sampler.obtain_fragments(8 * 3, seed=9, row_step_count=5)}
     for clock, seed in ((12, fragments.account.seed), (5, 9)):

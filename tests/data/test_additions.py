@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import minari
 import numpy as np
 import pytest
 from data.conftest import assert_same, whole_episodes
+from pools import Reading, pool_of, sample_request
 
 import rollserve
 from rollserve import EpisodeBatch
 from rollserve._calls.responses import read_response
 from rollserve.cli import main
-from rollserve_server.datasets.reading import encoded
+from rollserve_server.agents import RandomSpec
+from rollserve_server.pool import Delivery, InAll, InProcessBackend
 
 ID = "some/episodes-v0"
 
 KILLED = """
 import itertools, os, shutil, signal, sys
 from pathlib import Path
+import h5py, minari  # once for all processes
 def killed_at(number, name, run):
     # Run in a process that is killed at a call that changes a file; return how many there are up to its end.
     if os.fork() == 0:
@@ -59,18 +63,15 @@ for number in range(num_last):
 
 RECORDINGS = """
 import numpy as np
-from rollserve import EpisodeBatch
 from rollserve.spaces import Box, Discrete
 from rollserve._calls.recorded_dataset import RecordedDataset, locked
-from rollserve_server.datasets.reading import encoded
-batch, stride = EpisodeBatch.load(root / "batch.npz"), int(sys.argv[2])
-messages = [message for message, _ in encoded(batch, 1 << 10)]
-spaces = Box(-np.inf, np.inf, (2,), np.dtype(float)), Discrete(6000)
+messages = [(root / f"message-{number}").read_bytes() for number in range(int(sys.argv[2]))]
+spaces = Box(-np.inf, np.inf, (2,), np.dtype(float)), Discrete(3, start=2)
 def run(name):
     folder = root / name
     folder.mkdir()
     locked(folder)
-    origin = {"seed": 1, "first_episode_index": 10, "rows_of_a_block": None}
+    origin = {"seed": 4, "first_episode_index": 0, "rows_of_a_block": None}
     receipt = {"environment": {"id": "X-v0"}}
     dataset = RecordedDataset.create(
         folder, "some-v0", spaces, env_spec=None, metadata={}, origin=origin, receipt=receipt
@@ -83,7 +84,7 @@ def run(name):
             dataset.convert()
     dataset.end(state="complete")
 killed_at(-1, "whole", run)
-for number in range(0, int((root / "count").read_text()), stride):
+for number in range(0, int((root / "count").read_text()), int(sys.argv[3])):
     killed_at(number, str(number), run)
 """
 """Records messages and is killed at every so many calls."""
@@ -97,7 +98,7 @@ def content(folder: Path) -> EpisodeBatch:
     return batch
 
 
-@contextmanager
+@contextlib.contextmanager
 def file_size_limit(num_bytes: int) -> Iterator[None]:
     """Let files grow up to a size, beyond which writes fail."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -145,12 +146,26 @@ def test_addition_that_is_killed_anywhere_leaves_a_dataset_that_grows_on(tmp_pat
     assert set(counts) == {before, after}
 
 
+async def sampled() -> tuple[list[bytes], EpisodeBatch]:
+    """Return the messages of a call for episodes with infos, and their batch."""
+    messages, reading, env = [], Reading(), rollserve.EnvSpec("sample_envs:Ragged")
+    async with pool_of(InProcessBackend(), env, workers=1, allow_module=("sample_envs",)) as pool:
+        await pool.update_agent([RandomSpec()])
+        async with contextlib.aclosing(pool.sample(sample_request(InAll(6), 1600, seed=4))) as items:
+            async for item in items:
+                reading.add(item)
+                if isinstance(item, Delivery):
+                    messages += [item.buffer[each.offset :][: each.size].tobytes() for each in item.messages]
+    return messages, reading.batch()
+
+
+@pytest.mark.usefixtures("sandboxes_find_test_agents")
 def test_recording_that_is_killed_anywhere_is_repaired_from_its_log(tmp_path: Path) -> None:
-    batch = whole_episodes()
-    batch.save(tmp_path / "batch.npz")
-    run_killed(RECORDINGS, tmp_path, 11)
+    messages, batch = asyncio.run(sampled())
+    for number, message in enumerate(messages):
+        (tmp_path / f"message-{number}").write_bytes(message)
+    run_killed(RECORDINGS, tmp_path, len(messages), 11)
     assert_same(batch, content(tmp_path / "whole"))
-    messages = [message for message, _ in encoded(batch, 1 << 10)]
     assert len(messages) > len(batch)  # so that there are beginnings of episodes
     ended = np.cumsum([sum(read_response(each).terminated | read_response(each).truncated) for each in messages])
     recovered = []

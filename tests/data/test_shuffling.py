@@ -141,7 +141,7 @@ def test_live_experience_is_mixed_with_files(thread_sampler: rollserve.Sampler, 
     live = iter(lambda: thread_sampler.obtain_samples(50), None)
     stored = rollserve.data.read(tmp_path / "a.npz", batch_size=2, num_epochs=None)
     mixed = rollserve.data.mix([(live, 1.0), (stored, 1.0)], seed=3)
-    kinds = {next(mixed).account is None for _ in range(12)}
+    kinds = {next(mixed).account_or_none is None for _ in range(12)}
     assert kinds == {True, False}
 
 

@@ -71,7 +71,6 @@ def checked_batch(sampler: rollserve.Sampler, kind: str, num_rows: int, num_work
     assert batch.row_indices.tolist() == list(range(num_rows))
     assert np.ptp(batch.observations[::NUM_ROW_STEPS]) > 0
     account = batch.account
-    assert account is not None
     assert (account.num_steps, account.num_simulated_steps, account.num_lost_steps) == (num_steps, num_steps, 0)
     assert account.num_retried_episodes == account.num_missing_steps == account.num_broken_off_episodes == 0
     return batch

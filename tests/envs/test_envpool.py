@@ -19,8 +19,8 @@ from support import equal, raises
 import rollserve
 from rollserve import EnvSpec, Reason, Reproducibility
 from rollserve_server.agents import ConstantSpec, RandomSpec
-from rollserve_server.envs.envpool import EnvPoolEnv, make_envpool
-from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError, OverLimitError
+from rollserve_server.envs import VectorEnvs
+from rollserve_server.errors import DomainError, EnvFailedError, InvalidValueError, NotFoundError, OverLimitError
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend
 
 HAS_WHEEL = (sys.platform, platform.machine()) in {
@@ -44,10 +44,6 @@ CARTPOLE = spec_of("CartPole-v1")
 HALF_CHEETAH = spec_of("HalfCheetah-v5", max_episode_steps=30)
 LEFT = ConstantSpec({"": np.array(0)})
 FULL_SPEED = ConstantSpec({"": np.ones(6)})
-
-
-def made(spec: EnvSpec, num_rows: int, max_episode_length: int | None = None) -> EnvPoolEnv:
-    return make_envpool(spec, num_rows, max_episode_length)
 
 
 def plain_episodes(
@@ -93,7 +89,6 @@ async def test_episodes_equal_a_plain_loop_over_envpool(
         batch = await sample(pool, AtLeast(400), seed=5)
     assert set(batch.env_infos) == infos
     assert set(batch.episode_infos) == infos
-    assert batch.account is not None
     assert batch.account.dropped_infos == {}
     assert adds_up(batch.account)
     blocks: dict[int, list[list[dict[str, Any]]]] = {}
@@ -138,7 +133,6 @@ async def test_batch_does_not_depend_on_workers_or_kills(ray_backend: Backend, s
         os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
         batch = await running
     assert equal(batch, expected)
-    assert batch.account is not None
     assert batch.account.num_retried_episodes > 0
     assert adds_up(batch.account)
 
@@ -170,16 +164,15 @@ def test_both_flags_are_set_when_an_episode_ends_at_its_limit() -> None:
             ({}, limit),
             ({"max_episode_steps": 400}, limit),
         ):
-            env = made(spec_of("CartPole-v1", **kwargs), 1, max_length)
-            env.reset(seed=5)
+            envs = VectorEnvs(spec_of("CartPole-v1", **kwargs), 1, max_length)
+            envs.begin(5)
             for _ in range(min(limit, length)):
-                _, _, terminated, truncated, infos = env.step(np.zeros(1, np.int64))
-            assert (bool(terminated[0]), bool(truncated[0])) == flags
-            expected = episodes[0]["observations"][min(limit, length)]
-            assert np.array_equal(infos["final_obs"][0], expected)
-            assert env.spec is not None
-            assert env.spec.kwargs["max_episode_steps"] == limit
-            env.close()
+                envs.step([np.zeros(1, np.int64)])
+            assert (envs.terminated[0], envs.truncated[0]) == flags
+            (last,) = envs.last_observations(np.arange(1))
+            assert np.array_equal(last[0], episodes[0]["observations"][min(limit, length)])
+            assert envs.max_episode_steps == limit
+            envs.close()
 
 
 async def test_length_is_limited_by_server_call_and_environment() -> None:
@@ -237,13 +230,13 @@ async def test_frames_and_nested_spaces_are_sampled() -> None:
 )
 def test_invalid_argument_is_rejected(spec: EnvSpec, quotes: str | tuple[str, ...]) -> None:
     with raises(InvalidValueError, field="kwargs_json", reason=Reason.INVALID_VALUE, quotes=quotes):
-        made(spec, 2)
+        VectorEnvs(spec, 2)
 
 
 def test_argument_refused_by_the_environment_is_rejected() -> None:
     quotes = ("Pong-v5", "RuntimeError: Invalid game mode")
     with raises(InvalidValueError, field="kwargs_json", reason=Reason.ENV_REFUSED, quotes=quotes):
-        made(spec_of("Pong-v5", mode=99), 2)
+        VectorEnvs(spec_of("Pong-v5", mode=99), 2)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +263,7 @@ async def test_argument_that_native_code_cannot_bear_costs_no_worker(
 
 def test_environment_of_several_players_is_rejected() -> None:
     with raises(InvalidValueError, field="id", reason=Reason.INVALID_VALUE, quotes="'IntersectionMultiAgent-v0'"):
-        made(spec_of("IntersectionMultiAgent-v0"), 2)
+        VectorEnvs(spec_of("IntersectionMultiAgent-v0"), 2)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +276,7 @@ def test_environment_of_several_players_is_rejected() -> None:
 )
 def test_wrappers_tasks_and_reset_options_are_rejected(changes: dict[str, Any], quote: str) -> None:
     with raises(InvalidValueError, field="vectorization", reason=Reason.INVALID_VALUE, quotes=("'envpool'", quote)):
-        made(EnvSpec("CartPole-v1", vectorization="envpool", **changes), 2)
+        VectorEnvs(EnvSpec("CartPole-v1", vectorization="envpool", **changes), 2)
 
 
 async def test_rejected_update_changes_nothing() -> None:
@@ -306,18 +299,18 @@ async def test_rejected_update_changes_nothing() -> None:
 
 def test_unknown_id_and_missing_package_are_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with raises(NotFoundError, field="id", reason=Reason.ENV_NOT_FOUND, quotes=("'ALE/Pong-v5'", "'Pong-v5'")):
-        made(spec_of("ALE/Pong-v5"), 2)
+        VectorEnvs(spec_of("ALE/Pong-v5"), 2)
     monkeypatch.setitem(sys.modules, "envpool.registration", None)
     package = "rollserve-server[envpool]"
     with raises(NotFoundError, field="vectorization", reason=Reason.PACKAGE_NOT_FOUND, quotes=package):
-        made(CARTPOLE, 2)
+        VectorEnvs(CARTPOLE, 2)
 
 
 def test_invalid_actions_raise() -> None:
-    env = made(CARTPOLE, 2)
-    env.reset(seed=1)
-    with raises(ValueError, quotes=("actions", "[0 7]", "MultiDiscrete([2 2])")):
-        env.step(np.array([0, 7]))
+    envs = VectorEnvs(CARTPOLE, 2)
+    envs.begin(1)
+    with raises(EnvFailedError, quotes=("actions", "[0 7]", "MultiDiscrete([2 2])")):
+        envs.step([np.array([0, 7])])
 
 
 async def test_server_setting_selects_envpool() -> None:

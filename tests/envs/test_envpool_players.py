@@ -9,7 +9,7 @@ import pytest
 from support import raises
 
 import rollserve
-from rollserve import EnvSpec, MultiAgentBatch, Policies, RandomAgent, Sampler, Wrapper
+from rollserve import EnvSpec, Policies, RandomAgent, Sampler, Wrapper
 from rollserve_server.envs import ManyEnvs
 from rollserve_server.errors import InvalidValueError
 
@@ -90,13 +90,13 @@ def test_policies_play_each_other_in_envpool(thread_sampler: Sampler) -> None:
     assert updated.agents == ("player_0", "player_1")
     agents = {"main": RandomAgent(mask), "other": RandomAgent(mask)}
     thread_sampler.update_agent(Policies(agents, {0: "main", 1: "other"}))
-    batch = MultiAgentBatch.of(thread_sampler.obtain_samples(100, seed=3))
+    batch = thread_sampler.multi_agent.obtain_samples(100, seed=3)
     steps = batch.joint()
     assert (steps["player_0"].acted ^ steps["player_1"].acted).all()
     assert batch.terminated.all()
     table = thread_sampler.cross_play(["main", "other"], 10)
     np.testing.assert_allclose(table.evaluation.returns, 0)  # a game's rewards add up to nothing
-    rows = MultiAgentBatch.of(thread_sampler.obtain_fragments(12 * 8, seed=3, soft_horizon=True, max_episode_length=4))
+    rows = thread_sampler.multi_agent.obtain_fragments(12 * 8, seed=3, soft_horizon=True, max_episode_length=4)
     assert rows.lengths[rows.truncated].tolist() == [4] * rows.truncated.sum()
     whole = {int(each.env_seeds[0]): each for each in batch.by_policy()["main"].split()}  # type: ignore[index]
     for each in rows.by_policy()["main"].split():
@@ -111,7 +111,7 @@ def test_policies_play_each_other_in_envpool(thread_sampler: Sampler) -> None:
     np.testing.assert_array_equal(result.lengths[1], thread_sampler.evaluate(3, seed=3).lengths)
     thread_sampler.update_agent(Policies(agents, {0: "main", 1: "other"}))
     thread_sampler.resize(1)
-    again = MultiAgentBatch.of(thread_sampler.obtain_samples(100, seed=3))
+    again = thread_sampler.multi_agent.obtain_samples(100, seed=3)
     for name, expected in batch.by_policy().items():
         np.testing.assert_array_equal(again.by_policy()[name].actions, expected.actions)
 

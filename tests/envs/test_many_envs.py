@@ -13,7 +13,6 @@ from support import raises
 import rollserve
 from rollserve import EnvSpec, Reproducibility, Wrapper
 from rollserve_server.envs import ManyEnvs
-from rollserve_server.envs.legal_actions import legal_action
 from rollserve_server.errors import EnvFailedError, InvalidValueError, NotAllowedError, NotFoundError
 
 SPECS = [
@@ -80,6 +79,12 @@ def content(observation: Any) -> tuple[bytes, ...]:
     return tuple(np.asarray(part).tobytes() for part in parts_of(observation))
 
 
+def legal_action(space: Any, observation: Any, info: Any) -> Any:
+    """Return a random action, heeding the mask that an agent is shown."""
+    shown = [each for each in (info, observation) if isinstance(each, dict) and "action_mask" in each]
+    return space.sample(np.asarray(shown[0]["action_mask"], np.int8) if shown else None)
+
+
 def plain_parallel(env: Any, seed: int, spaces: dict[str, Any], max_steps: int) -> list[Event]:
     """Run an episode as the documentation of PettingZoo's parallel interface does."""
     events = []
@@ -88,8 +93,7 @@ def plain_parallel(env: Any, seed: int, spaces: dict[str, Any], max_steps: int) 
         if not env.agents:
             break
         actions = {
-            agent: legal_action(spaces[agent], spaces[agent].sample(), observations[agent], infos.get(agent, {}))
-            for agent in env.agents
+            agent: legal_action(spaces[agent], observations[agent], infos.get(agent, {})) for agent in env.agents
         }
         observations, rewards, terminated, truncated, infos = env.step(actions)
         for agent in actions:
@@ -112,7 +116,7 @@ def plain_aec(env: Any, seed: int, spaces: dict[str, Any], max_steps: int) -> li
             continue
         if num_steps == max_steps:
             break
-        env.step(legal_action(spaces[agent], spaces[agent].sample(), observation, info))
+        env.step(legal_action(spaces[agent], observation, info))
         acted.add(agent)
         num_steps += 1
     return events
@@ -128,7 +132,7 @@ def turns_of(envs: ManyEnvs, row: int, seed: int, spaces: dict[str, Any], max_st
         for turn in turns:
             if not turn.ended:
                 space = spaces[envs.agents[turn.agent]]
-                actions[turn.agent] = legal_action(space, space.sample(), turn.observation, turn.info)
+                actions[turn.agent] = legal_action(space, turn.observation, turn.info)
         if not actions:
             break
         acted |= actions.keys()
@@ -158,7 +162,7 @@ def test_rows_equal_plain_loops(spec: EnvSpec) -> None:
     num_events = 0
     try:
         assert envs.agents == tuple(plain.possible_agents)
-        for seed, row in ((3, 1), (4, 0), (5, 1), (6, 1), (7, 0)):
+        for seed, row in ((1, 1), (8, 0), (9, 1), (13, 1), (11, 0)):
             expected = run(plain, seed, seeded_spaces(plain, seed), 60)
             spaces = dict(zip(envs.agents, envs.action_spaces, strict=True))
             for number, agent in enumerate(envs.agents):

@@ -40,7 +40,6 @@ def num_non_finite(batch: EpisodeBatch) -> int:
 
 
 def counted(batch: EpisodeBatch | MultiAgentBatch) -> int:
-    assert batch.account is not None
     return batch.account.num_non_finite_steps
 
 
@@ -53,7 +52,6 @@ def test_non_finite_steps_are_counted_once_each(thread_sampler: Sampler, spec: E
     batch = thread_sampler.obtain_samples(60)
     assert counted(batch) == num_non_finite(batch) == len(batch) == 12
     assert thread_sampler.status().counters.num_non_finite_steps == 12
-    assert batch.account is not None
     assert "num_non_finite_steps" in batch.account._repr_html_()
     fragments = thread_sampler.obtain_fragments(8 * 7 * num_workers)
     assert counted(fragments) == num_non_finite(fragments) > 0
@@ -85,7 +83,7 @@ def test_non_finite_steps_are_the_same_however_messages_are_cut(
 def test_non_finite_steps_of_many_agents_are_counted(thread_sampler: Sampler) -> None:
     thread_sampler.update_env(dataclasses.replace(CROWD, kwargs={"fault": "no number"}))
     thread_sampler.update_agent(POLICIES[CROWD.id])
-    batch = MultiAgentBatch.of(thread_sampler.obtain_samples(60))
+    batch = thread_sampler.multi_agent.obtain_samples(60)
     assert counted(batch) == sum(num_non_finite(part.batch) for part in batch.policies) == len(batch)
 
 

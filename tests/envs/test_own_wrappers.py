@@ -13,7 +13,7 @@ from support import raises
 
 from rollserve import EnvSpec, Reason, Reproducibility, Wrapper
 from rollserve_server.agents import ConstantSpec, RandomSpec
-from rollserve_server.envs.making import make_env
+from rollserve_server.envs import RowEnvs
 from rollserve_server.errors import DomainError, InvalidValueError, NotAllowedError, NotFoundError
 from rollserve_server.pool import AtLeast, InProcessBackend, Pool
 
@@ -116,7 +116,7 @@ def test_arrays_become_tuples_only_where_the_parameter_is_no_list(monkeypatch: p
     registered = gymnasium.envs.registration.EnvSpec("Arguments-v0", entry_point=make)
     monkeypatch.setitem(gymnasium.registry, "Arguments-v0", registered)
     names = ("places", "either", "span", "optional", "numbers", "size")
-    make_env(EnvSpec("Arguments-v0", {name: [1, 2] for name in names}))
+    RowEnvs(EnvSpec("Arguments-v0", {name: [1, 2] for name in names}), 1)
     assert taken[0][:4] == ([1, 2], [1, 2], (1, 2), (1, 2))
     assert np.array_equal(taken[0][4], np.array([1, 2]))
     assert taken[0][5] == (1, 2)

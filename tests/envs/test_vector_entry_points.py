@@ -92,7 +92,6 @@ async def test_each_call_steps_the_announced_environment(env: EnvSpec) -> None:
             assert batch.observations.shape[1:] == description.observation_space.shape
             assert batch.observations.dtype == description.observation_space.dtype
             assert batch.last_observations.shape[1:] == description.observation_space.shape
-            assert batch.account is not None
             assert adds_up(batch.account)
         episodes = batches[0].split()
         evaluation = await evaluate(pool, len(episodes), seed=1)

@@ -78,7 +78,6 @@ def failing(batch: rollserve.EpisodeBatch, one_in: int = 4) -> np.ndarray:
 
 def check_account(batch: rollserve.EpisodeBatch) -> rollserve.Account:
     account = batch.account
-    assert account is not None
     assert adds_up(account)
     assert sum(account.retry_reasons.values()) == account.num_retried_episodes
     assert account.num_steps == batch.num_steps
@@ -497,7 +496,6 @@ def test_streams_resume_across_skipped_episodes(
     assert equal(batch, expected)
     account = check_account(batch)
     assert account.num_resumptions > 0
-    assert expected.account is not None
     assert account.num_failed_episodes == expected.account.num_failed_episodes > 0
     assert sampler.status().counters.num_failed_episodes >= account.num_failed_episodes
 

@@ -75,7 +75,6 @@ class Follower:
         self, batch: rollserve.EpisodeBatch, num_steps: int, fraction: float = 1.0, least: float = 0.0
     ) -> rollserve.Account:
         account = batch.account
-        assert account is not None
         assert adds_up(account)
         delivered = steps_of_rows(batch, len(self._truth))
         each = num_steps // len(self._truth)
@@ -135,7 +134,6 @@ class Calls:
         target = self.request(num_row_steps, fraction, least)
         async with asyncio.timeout(_LONG_SECONDS):
             batch = await sample(self._pool, target, seed=SEED, **options)
-        assert batch.account is not None
         assert batch.account.row_step_count == self._clock
         self._clock += num_row_steps
         return self.follower.take(batch, target.num_steps, fraction, least)
@@ -366,12 +364,10 @@ async def test_clients_get_the_steps_of_fast_workers(server: LocalServer, sample
     sampler.update_env(per_worker=slow)
     sampler.update_agent(rollserve.RandomAgent())
     batch = sampler.obtain_fragments(800, fraction_of_workers=0.5)
-    assert batch.account is not None
     assert [worker.num_missing_steps > 0 for worker in batch.account.workers] == [False, True]
     assert batch.num_steps == 800 - batch.account.num_missing_steps
     async with rollserve.aconnect(server.address) as asynchronous:
         batch = await asynchronous.obtain_fragments(800, fraction_of_workers=0.5, fraction_of_samples=0.05)
-    assert batch.account is not None
     assert batch.num_steps == 800 - batch.account.num_missing_steps < 800
     assert batch.account.workers[1].num_missing_steps <= 380
     fractions = ("--fraction-of-workers", "0.5", "--fraction-of-samples", "0.02")

@@ -150,8 +150,6 @@ async def test_takeover_keeps_versions_counters_and_results() -> None:
         assert all(map(equal, repeated, expected))
         # A client may still continue the own sequence of the pool before.
         fresh = await sample(pool, AtLeast(100))
-        assert fresh.account is not None
-        assert own.account is not None
         assert fresh.account.seed != own.account.seed
         assert set(fresh.env_seeds).isdisjoint(own.env_seeds)
         assert (await pool.update_agent([RandomSpec()])).version == 3
@@ -168,7 +166,6 @@ async def test_pool_after_a_loss_begins_a_run_with_other_own_sequences(caplog: p
             await pool.update_agent([RandomSpec()])
             for target in (AtLeast(50), Fragments(80)):
                 account = (await sample(pool, target)).account
-                assert account is not None
                 seeds.append(account.seed)
             assert pool.status().policy_version == 1
         backend.kept = None
@@ -295,8 +292,6 @@ async def test_takeover_continues_row_sequences() -> None:
     async def check(pool: Pool, position: int) -> None:
         batch, known = await sample(pool, targets[position], **asked), expected[position]
         assert equal(batch, known)
-        assert batch.account is not None
-        assert known.account is not None
         assert batch.account.return_moments == known.account.return_moments
 
     async with pool_on(backend, env) as pool:
@@ -323,14 +318,11 @@ async def test_takeover_begins_another_own_row_sequence() -> None:
     async with pool_on(backend) as pool:
         await pool.update_agent([RandomSpec()])
         first = await sample(pool, Fragments(80))
-        assert first.account is not None
         seed = first.account.seed
     async with pool_on(backend, keep=False) as pool:
         other = await sample(pool, Fragments(80))
-        assert other.account is not None
         assert other.account.seed != seed
         rest = await sample(pool, Fragments(80, row_step_count=10), seed=seed)
-        assert rest.account is not None
         assert rest.account.row_step_count == 10
 
 

@@ -113,7 +113,6 @@ async def test_worker_killed_by_the_kernel_for_memory_is_replaced(
         batch = await sample(pool, AtLeast(400), seed=5)
     assert not flag.exists()
     assert equal(batch, reference)
-    assert batch.account is not None
     assert batch.account.num_retried_episodes > 0
     assert adds_up(batch.account)
 
@@ -522,7 +521,6 @@ async def test_pool_ignores_jumps_of_the_clock(monkeypatch: pytest.MonkeyPatch) 
             batch = await sample(pool, target, seed=seed)
             assert equal(batch, reference)
             account = batch.account
-            assert account is not None
             assert adds_up(account)
             assert 0 <= account.queued_seconds <= account.queued_seconds + account.elapsed_seconds < 60
             assert all(0 <= worker.sampling_seconds < 60 for worker in account.workers)

@@ -14,7 +14,7 @@ from many_agents import CROWD, POLICIES, RELAY, many_equal
 from pools import adds_up
 
 import rollserve
-from rollserve import EnvSpec, MultiAgentBatch
+from rollserve import EnvSpec
 
 LONG = EnvSpec(CROWD.id, {"length": 200}, num_rows=4, multi_agent="parallel")
 
@@ -25,7 +25,7 @@ def test_calls_survive_lost_workers_with_the_same_bits(sampler: rollserve.Sample
     spaces = [space.spaces["runner_0"] for space in (updated.observation_space, updated.action_space)]
     agent = rollserve.MlpAgent.initial(*spaces, seed=0, core="gru", core_size=4)
     sampler.update_agent(rollserve.Policies({**POLICIES[CROWD.id].updates, "runner": agent}))
-    expected = MultiAgentBatch.of(sampler.obtain_samples(8_000, seed=3))
+    expected = sampler.multi_agent.obtain_samples(8_000, seed=3)
     victim = sampler.status().workers[0].process_id
 
     def kill() -> None:
@@ -34,14 +34,13 @@ def test_calls_survive_lost_workers_with_the_same_bits(sampler: rollserve.Sample
 
     thread = threading.Thread(target=kill)
     thread.start()
-    batch = MultiAgentBatch.of(sampler.obtain_samples(8_000, seed=3))
+    batch = sampler.multi_agent.obtain_samples(8_000, seed=3)
     thread.join()
     assert many_equal(batch, expected)
-    assert batch.account is not None
     assert batch.account.num_retried_episodes > 0
     assert adds_up(batch.account)
     # A replaced worker has the policies, too.
-    assert many_equal(MultiAgentBatch.of(sampler.obtain_samples(8_000, seed=3)), expected)
+    assert many_equal(sampler.multi_agent.obtain_samples(8_000, seed=3), expected)
 
 
 @pytest.mark.slow
@@ -100,9 +99,9 @@ def test_fragments_survive_lost_workers_with_the_same_bits(sampler: rollserve.Sa
     agent = rollserve.MlpAgent.initial(*spaces, seed=0, core="gru", core_size=4, action_mask=mask)
     sampler.update_agent({"main": agent})
     num_steps = 500 * 4 * len(sampler.status().workers)
-    before = MultiAgentBatch.of(sampler.obtain_fragments(num_steps, seed=3, **limits))
-    expected = MultiAgentBatch.of(sampler.obtain_fragments(num_steps, seed=3, row_step_count=500, **limits))
-    assert many_equal(MultiAgentBatch.of(sampler.obtain_fragments(num_steps, seed=3, **limits)), before)
+    before = sampler.multi_agent.obtain_fragments(num_steps, seed=3, **limits)
+    expected = sampler.multi_agent.obtain_fragments(num_steps, seed=3, row_step_count=500, **limits)
+    assert many_equal(sampler.multi_agent.obtain_fragments(num_steps, seed=3, **limits), before)
     victim = sampler.status().workers[0].process_id
 
     def kill() -> None:
@@ -111,10 +110,9 @@ def test_fragments_survive_lost_workers_with_the_same_bits(sampler: rollserve.Sa
 
     thread = threading.Thread(target=kill)
     thread.start()
-    batch = MultiAgentBatch.of(sampler.obtain_fragments(num_steps, seed=3, row_step_count=500, **limits))
+    batch = sampler.multi_agent.obtain_fragments(num_steps, seed=3, row_step_count=500, **limits)
     thread.join()
     assert many_equal(batch, expected)
-    assert batch.account is not None
     assert batch.account.num_retried_episodes > 0
     assert batch.account.num_broken_off_episodes == 0
     assert adds_up(batch.account)

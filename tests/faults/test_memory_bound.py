@@ -47,7 +47,6 @@ async def test_worker_that_takes_too_much_memory_is_replaced(
         batch = await sample(pool, AtLeast(2000), seed=1)
         assert equal(batch, expected)
         account = batch.account
-        assert account is not None
         assert adds_up(account)
         assert account.num_retried_episodes > 0
         assert account.retry_reasons == {"worker_out_of_memory": account.num_retried_episodes}
@@ -74,7 +73,6 @@ async def test_call_fails_if_its_workers_take_too_much_memory_again_and_again(
             await sample(pool, target, seed=1)
         lay(tmp_path, "growth")  # the failed call's restarts are excused, so that one more is allowed
         batch = await sample(pool, AtLeast(50), seed=1)
-        assert batch.account is not None
         assert adds_up(batch.account)
         assert pool.status().workers[0].num_restarts == num_losses + 1
 
@@ -111,7 +109,6 @@ async def test_allocation_far_beyond_the_bound_fails_in_the_environment(ray_back
     async with bounded_pool(ray_backend, tmp_path, num_bytes=8192 * MIB) as pool:
         lay(tmp_path, "growth")
         account = (await sample(pool, AtLeast(2000), seed=1)).account
-        assert account is not None
         assert account.retry_reasons == {"environment_failed": 1}
         assert not any(worker.num_restarts for worker in pool.status().workers)
 

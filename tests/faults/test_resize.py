@@ -95,7 +95,6 @@ async def until_ended(pool: Pool, before: set[int]) -> None:
 
 def account_of(result: Any) -> Any:
     """Return the account of a result, and check that it adds up."""
-    assert result.account is not None
     assert adds_up(result.account)
     return result.account
 

@@ -19,7 +19,6 @@ from rollserve import (
     CrossPlay,
     EnvSpec,
     InvalidArgumentError,
-    MultiAgentBatch,
     Policies,
     PolicyVersion,
     PreconditionError,
@@ -47,10 +46,10 @@ def duel(thread_sampler: Sampler) -> Sampler:
 def test_evaluation_has_the_returns_of_the_same_episodes(thread_sampler: Sampler, spec: EnvSpec) -> None:
     thread_sampler.update_env(spec)
     thread_sampler.update_agent(POLICIES[spec.id])
-    result = thread_sampler.evaluate(6, seed=3, return_episodes=True, max_episode_length=12)
-    found, episodes = result.agent_returns, MultiAgentBatch.of(result.episodes)
+    result = thread_sampler.multi_agent.evaluate(6, seed=3, return_episodes=True, max_episode_length=12)
+    found, episodes = result.agent_returns, result.episodes
     assert found is not None
-    sampled = MultiAgentBatch.of(thread_sampler.obtain_samples(sum(result.lengths), seed=3, max_episode_length=12))
+    sampled = thread_sampler.multi_agent.obtain_samples(sum(result.lengths), seed=3, max_episode_length=12)
     assert all(equal(episodes.by_policy()[name], batch) for name, batch in sampled.by_policy().items())
     check_against_plain_loops(episodes, spec)
     expected = np.full((6, len(episodes.agents)), np.nan)
@@ -101,11 +100,11 @@ def test_maps_of_an_evaluation_take_turns_and_change_nothing(duel: Sampler) -> N
 
 def test_lineups_give_the_same_bits_as_maps_of_the_sampler(duel: Sampler) -> None:
     policy_map = {0: "random", 1: [("random", 0, 0.5), ("paper", 0, 0.5)]}
-    evaluated = duel.evaluate(20, seed=5, policy_map=policy_map, return_episodes=True)
+    evaluated = duel.multi_agent.evaluate(20, seed=5, policy_map=policy_map, return_episodes=True)
     duel.update_agent(Policies({}, policy_map))
-    sampled = MultiAgentBatch.of(duel.obtain_samples(40, seed=5))
+    sampled = duel.multi_agent.obtain_samples(40, seed=5)
     assert {each.policy for each in sampled.policies} == {"random", "paper"}
-    for name, batch in MultiAgentBatch.of(evaluated.episodes).by_policy().items():
+    for name, batch in evaluated.episodes.by_policy().items():
         assert equal(batch, sampled.by_policy()[name])
 
 
@@ -136,7 +135,7 @@ def test_policies_of_weight_0_are_held_for_evaluations_and_do_not_act(thread_sam
     for hand in (PAPER, SCISSORS, PAPER, SCISSORS, PAPER, SCISSORS):
         thread_sampler.update_agent({"rock": hand})
     # A random agent could not be deterministic: it does not act.
-    batch = MultiAgentBatch.of(thread_sampler.obtain_samples(40, deterministic=True))
+    batch = thread_sampler.multi_agent.obtain_samples(40, deterministic=True)
     assert {part.policy for part in batch.policies} == {"rock"}
     assert set(batch.by_policy()["rock"].policy_versions) == {first + 6}
     table = thread_sampler.cross_play(["rock", ("rock", -1), "random"], 4)

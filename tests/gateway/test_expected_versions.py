@@ -156,7 +156,6 @@ def test_clients_without_expectations_use_what_is_there(shared_server: LocalServ
             second.update_agent(cartpole_agent(2).parameters),
         )
         account = third.obtain_samples(4).account
-        assert account is not None
         assert (account.env_version, account.policy_version) == (env_version, policy_version)
         assert third.evaluate(1).policy_version == policy_version
         assert third.update_agent(cartpole_agent(1).parameters) == policy_version + 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from typing import Any
 
 import numpy as np
 import pytest
-from many_agents import CONNECT_FOUR, CROWD, DUEL, MASKED, MASKED_BY_INFO, POLICIES, RELAY, SPREAD
+from many_agents import CONNECT_FOUR, CROWD, DUEL, MASKED, MASKED_BY_INFO, POLICIES, RELAY, SPREAD, many_equal
 from support import equal, raises
 
 import rollserve
@@ -15,7 +16,6 @@ from rollserve import (
     EnvSpec,
     InvalidArgumentError,
     MlpAgent,
-    MultiAgentBatch,
     Policies,
     PreconditionError,
     RandomAgent,
@@ -94,10 +94,10 @@ def crowd(thread_sampler: Sampler) -> Sampler:
     ],
 )
 def test_updates_are_refused_by_name(crowd: Sampler, update: Any, field: str, text: str) -> None:
-    before = crowd.obtain_samples(40, seed=1)
+    before = crowd.multi_agent.obtain_samples(40, seed=1)
     with raises(InvalidArgumentError, field=field, reason=Reason.INVALID_VALUE, match=text):
         crowd.update_agent(update)
-    after = crowd.obtain_samples(40, seed=1)
+    after = crowd.multi_agent.obtain_samples(40, seed=1)
     assert crowd.status().policy_version == 1
     assert before.num_steps == after.num_steps
 
@@ -119,7 +119,7 @@ def test_updates_after_another_environment_name_the_map_that_stays(
     with raises(InvalidArgumentError, field=f"{POLICIES_FIELD}.{field}", match=f"{text}: {stays}"):
         thread_sampler.update_agent({"third": RANDOM})
     thread_sampler.update_agent(Policies({"third": MASKED_BY_INFO}, {"*": "third"}))
-    assert thread_sampler.obtain_samples(10).num_steps >= 10
+    assert thread_sampler.multi_agent.obtain_samples(10).num_steps >= 10
 
 
 def test_policies_that_are_not_called_like_agents_need_a_map(thread_sampler: Sampler) -> None:
@@ -137,7 +137,7 @@ def test_versions_before_the_first_are_the_oldest_one_that_is_held(thread_sample
     first = thread_sampler.update_agent(opponents)
     drawn = []
     for _ in range(4):
-        batch = MultiAgentBatch.of(thread_sampler.obtain_samples(40, seed=1)).by_agent()["player_1"]
+        batch = thread_sampler.multi_agent.obtain_samples(40, seed=1).by_agent()["player_1"]
         drawn.append({int(version) - first for version in batch.policy_versions})
         thread_sampler.update_agent({"main": RANDOM})
     assert drawn == [{0}, {0, 1}, {0, 2}, {1, 3}]
@@ -179,7 +179,7 @@ def test_calls_for_one_agent_are_refused_by_name(crowd: Sampler) -> None:
 
 
 def test_calls_may_bring_policies(crowd: Sampler) -> None:
-    batch = rollserve.MultiAgentBatch.of(crowd.obtain_samples(40, agent={"guard": MASKED}))
+    batch = crowd.multi_agent.obtain_samples(40, agent={"guard": MASKED})
     versions = {part.policy: set(part.batch.policy_versions) for part in batch.policies}
     assert versions == {"guard": {2}, "runner": {1}, "late": {1}}
 
@@ -197,7 +197,7 @@ def test_calls_may_bring_policies(crowd: Sampler) -> None:
 def test_environments_are_refused_by_name(crowd: Sampler, spec: EnvSpec, field: str) -> None:
     with raises(InvalidArgumentError, field=field):
         crowd.update_env(spec)
-    assert crowd.obtain_samples(20).num_steps >= 20
+    assert crowd.multi_agent.obtain_samples(20).num_steps >= 20
 
 
 def test_rows_of_their_own_have_one_agent(crowd: Sampler) -> None:
@@ -272,11 +272,11 @@ def test_saved_policies_go_on_with_the_same_bits(crowd: Sampler) -> None:
             {"runner_*": [("runner", 0, 0.5), ("runner", -1, 0.5)], "guard": "guard", "late": "late"},
         )
     )
-    crowd.obtain_samples(60)
+    crowd.multi_agent.obtain_samples(60)
     saved = crowd.save()
-    expected = MultiAgentBatch.of(crowd.obtain_samples(60))
+    expected = crowd.multi_agent.obtain_samples(60)
     crowd.restore(saved)
-    batch = MultiAgentBatch.of(crowd.obtain_samples(60))
+    batch = crowd.multi_agent.obtain_samples(60)
     assert batch.by_policy().keys() == expected.by_policy().keys()
     for name, each in expected.by_policy().items():
         assert equal(batch.by_policy()[name], each)
@@ -286,14 +286,46 @@ def test_saved_policies_go_on_with_the_same_bits(crowd: Sampler) -> None:
 def test_buffers_are_for_one_agent(crowd: Sampler) -> None:
     buffer = rollserve.EpisodeBuffer()
     with raises(InvalidArgumentError, field="out", match="none for an environment with many agents"):
-        crowd.obtain_samples(20, out=buffer)
+        crowd.multi_agent.obtain_samples(20, out=buffer)
     crowd.update_env("CartPole-v1")
     crowd.update_agent(RANDOM)
     assert crowd.obtain_samples(20, out=buffer).num_steps >= 20
 
 
+def test_calls_are_refused_in_an_environment_of_the_other_kind(crowd: Sampler) -> None:
+    one, many = "one with one agent", "one with many agents"
+
+    def check(calls: Sampler[Any], text: str) -> None:
+        for call in (
+            lambda: calls.obtain_samples(20),
+            lambda: calls.obtain_fragments(24),
+            lambda: next(iter(calls.stream_exact_episodes(1))),
+            lambda: next(iter(calls.stream(num_steps=20))),
+            lambda: calls.evaluate(2, return_episodes=True),
+        ):
+            with raises(InvalidArgumentError, field="environment", match=text):
+                call()
+        assert len(calls.evaluate(2)) == 2
+
+    check(crowd, f"expected {one}, got agents .*: call the methods of sampler.multi_agent")
+    crowd.update_env("CartPole-v1")
+    crowd.update_agent(RANDOM)
+    check(crowd.multi_agent, f"expected {many}, got {one}: call the methods of the sampler itself")
+
+
+def test_both_kinds_of_calls_share_connection_and_versions(crowd: Sampler) -> None:
+    many = crowd.multi_agent
+    many.update_agent(POLICIES[CROWD.id])
+    copied = pickle.loads(pickle.dumps(many))
+    with copied:
+        assert many_equal(copied.obtain_samples(20, seed=1), many.obtain_samples(20, seed=1))
+    many.close()
+    with pytest.raises(rollserve.CancelledError, match="sampler"):
+        crowd.status()
+
+
 def test_what_batches_of_one_agent_have_is_refused_by_name(crowd: Sampler) -> None:
-    batch: Any = crowd.obtain_samples(20)
+    batch: Any = crowd.multi_agent.obtain_samples(20)
     for name in ("save", "to_parquet", "returns", "observations"):
         with pytest.raises(AttributeError, match=f"no attribute '{name}': the batches of `by_policy"):
             getattr(batch, name)

@@ -106,7 +106,6 @@ def test_call_is_cancelled_when_its_stream_is_left(sampler: rollserve.Sampler) -
     after = sampler.status().counters
     assert after.num_cancelled_calls == before.num_cancelled_calls + 1
     assert after.num_completed_calls == before.num_completed_calls + 1
-    assert batch.account is not None
     assert batch.account.num_dropped_steps > 0
 
 

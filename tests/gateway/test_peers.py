@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
-from support import raises
+from certificates import serving
+from principals import Tokens
+from prometheus_client.parser import text_string_to_metric_families
+from raw_calls import SERVICE, UnfinishedRequest, soon
+from ray_clusters import free_port
 
-from rollserve import Reason
-from rollserve_server.errors import ClientStalledError, OverLimitError
-from rollserve_server.gateway.access import Access
-from rollserve_server.gateway.connections import charged_host, charged_peer
-from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
-from rollserve_server.gateway.rpcs.places import Places
-from rollserve_server.identity import Authentication, Grant, Principal, Scope
+from rollserve_server.gateway.peers import charged_host, charged_peer
+from rollserve_wire.v1.episode_records_pb2 import GetMetricsRequest
 
 
 @pytest.mark.parametrize(
@@ -40,124 +42,109 @@ def test_sockets_are_charged_as_their_connections() -> None:
     ]
 
 
-class _Context:
-    """gRPC's side of an RPC."""
-
-    def __init__(self, connection: str) -> None:
-        self._connection = connection
-
-    def peer(self) -> str:
-        return f"ipv4:{self._connection}"
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-    def auth_context(self) -> dict[str, list[bytes]]:
-        return {}
-
-
-class _Knowing(Authentication):
-    """Authentication that takes every client for one principal."""
-
-    def __init__(self, name: str) -> None:
-        self.is_required = True
-        self._principal = Principal(name, frozenset(map(Grant, Scope)))
-
-    def principal_of(self, *_: object) -> Principal:
-        return self._principal
-
-
-def _access(name: str) -> Access:
-    return Access(_Knowing(name), "default", {"UpdateAgent": Scope.AGENT_WRITE})
-
-
 class Rpcs:
-    """RPCs that hold places until they are ended."""
+    """RPCs that clients hold open on a server, each over a connection of its own."""
 
-    def __init__(self, max_rpcs: int, max_peer_rpcs: int, patience_seconds: float = 60) -> None:
-        self.ends: list[tuple[str, str]] = []
-        self._places = Places("RPCs", max_rpcs, max_of_peer=max_peer_rpcs, patience_seconds=patience_seconds)
-        self._tasks: list[asyncio.Task[None]] = []
+    def __init__(self, address: str, metrics: str, tokens: dict[str, str]) -> None:
+        self._address, self._metrics, self._tokens = address, metrics, tokens
+        self._requests: list[UnfinishedRequest] = []
+        self._ended_before = self._numbers()[1]
 
-    async def open(self, connection: str, name: str, *, has_request: bool = False, principal: str = "") -> None:
-        """Open an RPC; when it ends, `ends` has its name and the reason."""
-        rpc = OpenRpc("UpdateAgent", _Context(connection), 60)
-        if principal:
-            rpc.admit(_access(principal))
-        if has_request:
-            rpc.unsent_since = None
+    def open(self, principal: str, host: int, *, is_sent: bool = True) -> UnfinishedRequest:
+        """Open an RPC from 127.0.0.HOST: for records without an end, or for an update that never arrives."""
+        name, data = (
+            ("GetMetrics", GetMetricsRequest(follow=True).SerializeToString()) if is_sent else ("UpdateAgent", b"")
+        )
+        options = {"source": f"127.0.0.{host}", "token": self._tokens[principal]}
+        request = UnfinishedRequest(self._address, f"{SERVICE}/{name}", len(data) or 1000, **options)
+        self._requests.append(request)
+        request.send(data)
+        return request
 
-        async def hold() -> None:
-            try:
-                async with rpc.endable():
-                    with self._places.held_by(rpc):
-                        await asyncio.sleep(60)
-            except (ClientStalledError, OverLimitError) as error:
-                self.ends.append((name, error.reason))
+    def become(self, num_open: int, **num_ended: int) -> bool:
+        """Whether so many RPCs are soon open, and so many have ended with an error, by reason."""
+        return soon(lambda: self._numbers() == (num_open, self._ended_before + Counter(num_ended)), 10)
 
-        self._tasks.append(asyncio.create_task(hold()))
-        await asyncio.sleep(0.02)
-
-    async def close(self) -> None:
+    def close(self) -> None:
         """End all RPCs."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for request in self._requests:
+            request.close()
+        assert soon(lambda: self._numbers()[0] == 0)
+
+    def _numbers(self) -> tuple[int, Counter[str]]:
+        with urllib.request.urlopen(f"http://{self._metrics}/metrics") as response:
+            text = response.read().decode()
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        ended: Counter[str] = Counter()
+        for sample in samples:
+            if sample.name == "rollserve_rpc_errors_total":
+                ended[sample.labels["reason"]] += int(sample.value)
+        return sum(int(sample.value) for sample in samples if sample.name == "rollserve_open_rpcs"), ended
 
 
-async def test_room_is_made_of_the_connection_with_most_unsent_requests() -> None:
-    rpcs = Rpcs(max_rpcs=4, max_peer_rpcs=4)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(rpcs.close)
-        await rpcs.open("10.0.0.1:1", "sent", has_request=True)
-        await rpcs.open("10.0.0.1:1", "first")
-        await rpcs.open("10.0.0.1:1", "second")
-        await rpcs.open("10.0.0.1:2", "third")
-        await rpcs.open("10.0.0.1:3", "newcomer")
-        assert rpcs.ends == [("first", Reason.CLIENT_STALLED)]
-        # No other connection has more places than this one would have, and its own requests are not late.
-        await rpcs.open("10.0.0.1:2", "too many")
-        assert rpcs.ends[1:] == [("too many", Reason.TOO_MANY_CALLS)]
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """The addresses of a server and of its metrics, and tokens of principals."""
+    folder, metrics = tmp_path_factory.mktemp("limited"), f"127.0.0.1:{free_port()}"
+    tokens = Tokens(folder / "tokens.json")
+    texts = {name: tokens.create(name, "*") for name in ("alice", "bob", "carol", "dave")}
+    limits = ("--max-rpcs", "5", "--max-peer-rpcs", "3", "--metrics-listen", metrics)
+    with serving(folder, *tokens.options, *limits) as server:
+        yield server.address, metrics, texts
 
 
-async def test_room_is_made_of_requests_that_are_late() -> None:
-    rpcs = Rpcs(max_rpcs=2, max_peer_rpcs=2, patience_seconds=0.1)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(rpcs.close)
-        await rpcs.open("10.0.0.1:1", "late")
-        await asyncio.sleep(0.2)
-        await rpcs.open("10.0.0.1:2", "new")
-        await rpcs.open("10.0.0.1:3", "newcomer")
-        assert rpcs.ends == [("late", Reason.CLIENT_STALLED)]
+@pytest.fixture
+def rpcs(limited: tuple[str, str, dict[str, str]]) -> Iterator[Rpcs]:
+    with contextlib.closing(Rpcs(*limited)) as rpcs:
+        yield rpcs
 
 
-async def test_peer_takes_no_places_over_its_limit() -> None:
-    rpcs = Rpcs(max_rpcs=4, max_peer_rpcs=2)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(rpcs.close)
-        for number in range(3):
-            await rpcs.open(f"10.0.0.1:{number}", f"{number}", has_request=True)
-        await rpcs.open("10.0.0.2:1", "stranger", has_request=True)
-        assert rpcs.ends == [("2", Reason.TOO_MANY_CALLS)]
+def test_room_is_made_of_the_client_with_most_unsent_requests(rpcs: Rpcs) -> None:
+    rpcs.open("alice", 1)
+    assert rpcs.become(1)
+    first = rpcs.open("alice", 2, is_sent=False)
+    assert rpcs.become(2)
+    second = rpcs.open("alice", 1, is_sent=False)
+    rpcs.open("bob", 2, is_sent=False)
+    rpcs.open("bob", 1)
+    assert rpcs.become(5)
+    rpcs.open("carol", 3)
+    assert rpcs.become(5, CLIENT_STALLED=1)
+    assert first.is_over_soon()
+    # No other client has more places than this one would have, and its own requests are not late.
+    rpcs.open("bob", 3)
+    assert rpcs.become(5, CLIENT_STALLED=1, TOO_MANY_CALLS=1)
+    assert not second.is_over_soon()
 
 
-async def test_principal_takes_no_places_over_the_limit_of_a_peer() -> None:
-    rpcs = Rpcs(max_rpcs=4, max_peer_rpcs=2)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(rpcs.close)
-        for number in range(3):
-            await rpcs.open(f"10.0.0.{number}:1", f"{number}", has_request=True, principal="alice")
-        await rpcs.open("10.0.0.1:1", "stranger", has_request=True, principal="bob")
-        assert rpcs.ends == [("2", Reason.TOO_MANY_CALLS)]
+def test_room_is_made_of_requests_that_are_late(rpcs: Rpcs) -> None:
+    late = rpcs.open("alice", 1, is_sent=False)
+    for host in (1, 2, 3):
+        rpcs.open("bob", host)
+    assert rpcs.become(4)
+    time.sleep(5)  # after which a request is late
+    rpcs.open("carol", 2, is_sent=False)
+    assert rpcs.become(5)
+    rpcs.open("dave", 3)
+    assert rpcs.become(5, CLIENT_STALLED=1)
+    assert late.is_over_soon()
 
 
-async def test_freed_places_are_given_again() -> None:
-    places = Places("RPCs", 1, patience_seconds=60)
-    for _ in range(2):
-        first, second = (OpenRpc("UpdateAgent", _Context("10.0.0.1:1"), 60) for _ in range(2))
-        with (
-            places.held_by(first),
-            raises(OverLimitError, reason=Reason.TOO_MANY_CALLS),
-            places.held_by(second),
-        ):
-            pass
+def test_peer_takes_no_places_over_its_limit(rpcs: Rpcs) -> None:
+    for principal in ("alice", "bob", "bob"):
+        rpcs.open(principal, 1)
+    assert rpcs.become(3)
+    rpcs.open("carol", 1)
+    assert rpcs.become(3, TOO_MANY_CALLS=1)
+    rpcs.open("carol", 2)
+    assert rpcs.become(4, TOO_MANY_CALLS=1)
+
+
+def test_principal_takes_no_places_over_the_limit_of_a_peer(rpcs: Rpcs) -> None:
+    for host in (1, 2, 3):
+        rpcs.open("alice", host)
+    assert rpcs.become(3)
+    rpcs.open("alice", 4)
+    assert rpcs.become(3, TOO_MANY_CALLS=1)
+    rpcs.open("bob", 4)
+    assert rpcs.become(4, TOO_MANY_CALLS=1)

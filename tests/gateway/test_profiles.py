@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,7 @@ import rollserve
 import rollserve.cli
 from rollserve import EnvChange, EnvSpec, Reason
 from rollserve_server.cli import main
-from rollserve_server.errors import DomainError
 from rollserve_server.local import LocalServer, local_server
-from rollserve_server.serving.checks import check_settings
-from rollserve_server.settings import Settings
 from rollserve_wire.errors import InvalidArgumentError, RollserveError
 
 SECRET = 7_654_321
@@ -251,8 +249,8 @@ def test_settings_of_profiles_are_checked_at_start() -> None:
     ],
 )
 def test_names_in_profiles_are_checked_at_start(env: str, profile: dict[str, Any], field: str, quote: str) -> None:
-    settings = Settings.from_flat({"env": env, "env_kwargs": {"n": 1}, "profiles": {"a": profile}})
-    with pytest.raises(DomainError) as caught:
-        check_settings(settings)
-    assert caught.value.field.startswith(field)
-    assert quote in str(caught.value)
+    options = ("--env", env, "--env-kwargs", '{"n": 1}', "--profiles", json.dumps({"a": profile}))
+    started = CliRunner().invoke(main, options)
+    assert started.exit_code == 1
+    assert re.search(rf"error=['\"]{re.escape(field)}", started.output)
+    assert quote in started.output

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
-import gc
+import itertools
 import mmap
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from pools import Reading
+from raw_calls import careless
+from scripted_server import scripted_server
 from support import equal, raises, server_environment
 
 import rollserve
-from rollserve._calls.stream_reader import SharedRing
-from rollserve_server.gateway.shared_memory import Rings
 from rollserve_server.local import LocalServer, local_server
 from rollserve_wire.v1 import sampler_service_pb2 as pb
-from rollserve_wire.v1.episode_batch_pb2 import SharedMemory, SharedMessage
+from rollserve_wire.v1.episode_batch_pb2 import Beginning, SharedMemory, SharedMessage
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 RING_BYTES = 3 << 20
@@ -63,7 +62,6 @@ def samplers(server: LocalServer) -> Iterator[tuple[rollserve.Sampler, rollserve
 
 
 def shared_bytes(batch: rollserve.EpisodeBatch) -> int:
-    assert batch.account is not None
     return batch.account.shared_message_bytes
 
 
@@ -105,7 +103,6 @@ def test_broken_stream_is_resumed(sharing: LocalServer) -> None:
     ):
         batch = distant.obtain_samples(600, seed=3)  # the connection carries only the places of messages
     assert equal(batch, expected)
-    assert batch.account is not None
     assert batch.account.num_resumptions == 2
 
 
@@ -178,31 +175,94 @@ def test_client_without_shared_memory_gets_all_messages(sharing: LocalServer, se
         rollserve.connect(server.address, shared_memory=1)  # type: ignore[arg-type]
 
 
-def test_foreign_client_reads_shared_memory(sharing: LocalServer) -> None:
-    """Read the memory as the protos document it, without code of the client; release only a few messages."""
-    options = pb.SamplingOptions(accept_shared_memory=True, seed=3, max_message_bytes=MESSAGE_BYTES)
-    with grpc.insecure_channel(sharing.address) as channel:
-        stub: Any = SamplerServiceStub(channel)
-        call = stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=200, options=options))
-        offer = next(call).beginning.shared_memory
-        with open(f"/proc/{offer.process_id}/fd/{offer.file_descriptor}", "r+b") as file:
-            memory = mmap.mmap(file.fileno(), offer.size)
-        words = np.frombuffer(memory, "<u8", 3)
-        assert words[0] == offer.nonce
-        words[1] = offer.nonce
-        num_steps = num_held = 0
-        for response in call:
-            if response.HasField("shared"):
-                shared = response.shared
-                data = memory[shared.offset : shared.offset + shared.size]
-                response = pb.ObtainSamplesResponse.FromString(data)
-                num_held += 1
-                if num_held > 5:
-                    words[2] += np.uint64(1)
-            num_steps += len(response.batch.rewards.data) // 8
-            account = response.account
-        assert num_steps == account.step_count >= 200
-        assert account.shared_message_bytes > 0
+class Foreign(NamedTuple):
+    """What a client without code of Rollserve's has read in one call.
+
+    Attributes:
+        inode: number of the shared memory.
+        memory: the memory, which stays mapped.
+        place: where the last message was in it.
+        content: that message.
+        batch: the batch of all messages.
+    """
+
+    inode: int
+    memory: mmap.mmap
+    place: slice
+    content: bytes
+    batch: rollserve.EpisodeBatch
+
+
+def foreign_call(
+    channel: grpc.Channel,
+    seed: int,
+    *,
+    max_message_bytes: int = MESSAGE_BYTES,
+    num_held: int = 0,
+    releases_last: bool = True,
+) -> Foreign:
+    """Read the memory as the protos document it.
+
+    Args:
+        channel: connection to the server.
+        seed: seed of the call.
+        max_message_bytes: bound of the size of its messages.
+        num_held: number of responses that are read and released later.
+        releases_last: whether those are released in the end.
+    """
+    options = pb.SamplingOptions(accept_shared_memory=True, seed=seed, max_message_bytes=max_message_bytes)
+    stub: Any = SamplerServiceStub(channel)
+    call = stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=200, options=options))
+    offer = next(call).beginning.shared_memory
+    with open(f"/proc/{offer.process_id}/fd/{offer.file_descriptor}", "r+b") as file:
+        memory, inode = mmap.mmap(file.fileno(), offer.size), os.fstat(file.fileno()).st_ino
+    words = np.frombuffer(memory, "<u8", 3)
+    assert words[0] == offer.nonce
+    words[1] = offer.nonce
+    reading, held, num_bytes = Reading(), deque[pb.ObtainSamplesResponse](), 0
+    place, content = slice(0, 0), b""
+    for response in itertools.chain(call, [None] * num_held):
+        if response is not None:
+            held.append(response)
+        if response is None or len(held) > num_held:
+            oldest = held.popleft()
+            data = oldest.SerializeToString()
+            if oldest.HasField("shared"):
+                place = slice(oldest.shared.offset, oldest.shared.offset + oldest.shared.size)
+                data = content = memory[place]
+                num_bytes += len(data)
+                words[2] += np.uint64(response is not None or releases_last)
+            reading.add_response(data)
+    batch = reading.batch()
+    assert shared_bytes(batch) == num_bytes > 0
+    return Foreign(inode, memory, place, content, batch)
+
+
+@pytest.mark.parametrize(("max_message_bytes", "num_held"), [(150_000, 12), (400_000, 5), (900_000, 1)])
+def test_message_is_not_overwritten_before_its_release(
+    sharing: LocalServer, max_message_bytes: int, num_held: int
+) -> None:
+    with careless(sharing) as channel, samplers(sharing) as (plain, _):
+        call = foreign_call(channel, 3, max_message_bytes=max_message_bytes, num_held=num_held)
+        assert equal(call.batch, plain.obtain_samples(200, seed=3))
+    assert shared_bytes(call.batch) > 3 * RING_BYTES
+
+
+def test_memory_in_use_is_not_lent_again(sharing: LocalServer) -> None:
+    with careless(sharing) as channel:
+        first = foreign_call(channel, 3, num_held=3, releases_last=False)
+        second = foreign_call(channel, 4)
+    assert second.inode != first.inode
+    assert first.memory[first.place] == first.content
+
+
+def test_borrower_sees_nothing_of_another_one(sharing: LocalServer) -> None:
+    with careless(sharing) as channel, careless(sharing) as other:
+        first, again, second = foreign_call(channel, 3), foreign_call(channel, 3), foreign_call(other, 4)
+    assert again.inode == first.inode != second.inode
+    for reader, writer in ((first, second), (second, first)):
+        assert reader.content in reader.memory[:]
+        assert writer.content not in reader.memory[:]
 
 
 @contextlib.contextmanager
@@ -222,135 +282,48 @@ def memory(
         os.close(descriptor)
 
 
+def read(offer: SharedMemory, *messages: SharedMessage) -> None:
+    """Make a call of a client to a server that offers memory, says where messages are, and ends without an account."""
+    responses = [pb.ObtainSamplesResponse(beginning=Beginning(shared_memory=offer))]
+    responses += [pb.ObtainSamplesResponse(shared=message) for message in messages]
+    data = [response.SerializeToString() for response in responses]
+    with (
+        scripted_server(ObtainSamples=lambda _: data) as address,
+        rollserve.connect(address, shared_memory=True) as sampler,
+    ):
+        sampler.obtain_samples(1)
+
+
+def check_not_taken(mapped: mmap.mmap, offer: SharedMemory) -> None:
+    """Check that a client writes nothing into memory that a server offers."""
+    before = mapped[:]
+    with raises(rollserve.ServerError, quotes="account"):
+        read(offer)
+    assert mapped[:] == before
+
+
 def test_client_rejects_other_memory(tmp_path: Path) -> None:
     with memory() as (mapped, offer):
-        assert SharedRing.attach(offer) is not None
-        assert mapped[8:16] == mapped[:8]
-    others = [memory("other"), memory(sealed=False), memory(size=16)]
-    for other in others:
-        with other as (mapped, offer):
-            before = mapped[:]
-            assert SharedRing.attach(offer) is None
-            assert mapped[:] == before
-    with memory() as (mapped, offer):
-        before = mapped[:]
         for changes in ({"nonce": 6}, {"size": 4096}, {"size": 1 << 40}, {"process_id": 2**32 - 1}):
             changed = SharedMemory()
             changed.CopyFrom(offer)
             for field, value in changes.items():
                 setattr(changed, field, value)
-            assert SharedRing.attach(changed) is None
-        assert mapped[:] == before
+            check_not_taken(mapped, changed)
+        with raises(rollserve.ServerError, quotes="account"):
+            read(offer)
+        assert mapped[8:16] == mapped[:8]
+    for other in (memory("other"), memory(sealed=False), memory(size=16)):
+        with other as (mapped, offer):
+            check_not_taken(mapped, offer)
     path = tmp_path / "file"
     path.write_bytes((5).to_bytes(8, "little") + bytes(8184))
-    with path.open("r+b") as file:
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 8192) as mapped:
         offer = SharedMemory(process_id=os.getpid(), file_descriptor=file.fileno(), size=8192, nonce=5)
-        assert SharedRing.attach(offer) is None
-    assert path.read_bytes()[8:] == bytes(8184)
+        check_not_taken(mapped, offer)
 
 
-def test_read_rejects_places_outside_the_ring() -> None:
-    with memory() as (_, offer):
-        ring = SharedRing.attach(offer)
-        assert ring is not None
-        for start, size in ((8000, 193), (0, 100), (8192, 1), (2**63, 2**63)):
-            with raises(ValueError, quotes=("8192", str(start))):
-                ring.read(SharedMessage(offset=start, size=size))
-
-
-@settings(max_examples=25)
-@given(
-    sizes=st.lists(st.integers(1 << 16, 348_160), min_size=1, max_size=20),
-    max_held=st.integers(1, 12),
-)
-@pytest.mark.slow
-def test_message_is_not_overwritten_before_its_release(sizes: list[int], max_held: int) -> None:
-    async def go() -> None:
-        rings = Rings(1 << 20)
-        with rings.lend("one") as ring:
-            assert ring is not None
-            client = SharedRing.attach(ring.offer())
-            assert client is not None
-            held: list[tuple[memoryview, bytes]] = []
-
-            def release() -> None:
-                view, content = held.pop(0)
-                assert view == content
-                client.release()
-
-            for number, size in enumerate(sizes):
-                content = bytes([number]) * size
-                writing = asyncio.ensure_future(ring.write(np.frombuffer(content, np.uint8)))
-                await asyncio.sleep(0)
-                while not writing.done() and len(held) > 1:
-                    release()
-                    await asyncio.sleep(0.003)
-                place = await asyncio.wait_for(writing, 60)  # a single message that is being read never blocks the next
-                assert place is not None
-                held.append((client.read(place), content))
-                if len(held) > max_held:
-                    release()
-            assert ring.num_message_bytes == sum(sizes)
-            while held:
-                release()
-            assert ring.is_free
-        with rings.lend("one") as again, rings.lend("one") as none:
-            assert again is ring
-            assert none is None
-
-    asyncio.run(go())
-    gc.collect()
-
-
-async def test_ring_in_use_is_not_lent_again() -> None:
-    rings = Rings(1 << 20)
-    content = np.full(1 << 17, 7, np.uint8)
-    with rings.lend("one") as ring:
-        assert ring is not None
-        client = SharedRing.attach(ring.offer())
-        assert client is not None
-        place = await ring.write(content)
-        assert place is not None
-        view = client.read(place)
-    with rings.lend("one") as other:
-        assert other is not None
-        assert other is not ring
-        second = SharedRing.attach(other.offer())
-        assert second is not None
-        await other.write(np.zeros(1 << 17, np.uint8))
-        assert view == content.tobytes()
-    with rings.lend(None) as none:
-        assert none is None
-    with Rings(0).lend("one") as none:
-        assert none is None
-
-
-async def test_borrower_sees_nothing_of_another_one() -> None:
-    rings, size = Rings(1 << 20), 1 << 17
-    contents = [np.full(size, number, np.uint8) for number in (7, 9)]
-    with rings.lend("one") as first:
-        assert first is not None
-        client = SharedRing.attach(first.offer())
-        assert client is not None
-        assert await first.write(contents[0]) is not None
-        kept = raw_memory(first.offer())
-        client.release()
-    with rings.lend("one") as again:  # its own memory, as it was
-        assert again is first
-    with rings.lend("other") as second:
-        assert second is not None
-        raw = raw_memory(second.offer())
-        assert not any(raw[mmap.PAGESIZE :])
-        other = SharedRing.attach(second.offer())
-        assert other is not None
-        place = await second.write(contents[1])
-        assert place is not None
-        assert raw[place.offset : place.offset + size] == contents[1].tobytes()
-        assert bytes([9]) * 64 not in kept[:]  # which the first one may read as long as it likes
-        assert contents[0].tobytes() in kept[:]
-
-
-def raw_memory(offer: SharedMemory) -> mmap.mmap:
-    """Map the memory of an offer as any process of the same user can."""
-    with open(f"/proc/{offer.process_id}/fd/{offer.file_descriptor}", "r+b") as file:
-        return mmap.mmap(file.fileno(), offer.size)
+@pytest.mark.parametrize(("start", "size"), [(8000, 193), (0, 100), (8192, 1), (2**63, 2**63)])
+def test_client_rejects_places_outside_the_memory(start: int, size: int) -> None:
+    with memory() as (_, offer), raises(rollserve.ServerError, quotes=("8192", str(start))):
+        read(offer, SharedMessage(offset=start, size=size))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -19,7 +20,6 @@ from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve._calls.receiving import collected
 from rollserve.agent_versions import ParametersCollector
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec
@@ -293,6 +293,14 @@ async def test_versions_are_empty_without_an_agent() -> None:
         assert await pool.current_if_same([RandomSpec()]) is None
 
 
+def joined(messages: Sequence[agent_versions_pb2.GetAgentParametersResponse]) -> dict[str, np.ndarray]:
+    """Return the parameters that a client joins from messages."""
+    collector = ParametersCollector()
+    for message in messages:
+        collector.add(message)
+    return collector.result()
+
+
 DTYPES = ["?", "i1", "f2", ">f4", "f4", "f8"]
 
 
@@ -307,7 +315,7 @@ def test_cut_parameters_are_joined(data: st.DataObject, limit: int) -> None:
     messages = list(parameter_messages(7, parameters, limit))
     assert all(message.ByteSize() <= limit and message.policy_version == 7 for message in messages)
     little = {name: value.astype(value.dtype.newbyteorder("<")) for name, value in parameters.items()}
-    assert same(collected(lambda: messages, ParametersCollector)(), little)
+    assert same(joined(messages), little)
     # A missing or repeated part is an error.
     parts = [part for message in messages for part in message.parts]
     if len(parts) > 1:
@@ -315,7 +323,7 @@ def test_cut_parameters_are_joined(data: st.DataObject, limit: int) -> None:
         for changed in (parts[:position] + parts[position + 1 :], parts[: position + 1] + parts[position:]):
             response = agent_versions_pb2.GetAgentParametersResponse(parts=changed)
             with contextlib.suppress(rollserve.ServerError):
-                received = collected(lambda response=response: [response], ParametersCollector)()
+                received = joined([response])
                 # A parameter in one missing part is not noticed.
                 assert same(received, {name: little[name] for name in received})
                 assert len(received) == len(little) - 1

@@ -104,7 +104,7 @@ def soon(condition: Callable[[], bool], seconds: float = 60) -> bool:
 class UnfinishedRequest:
     """An RPC over a connection of its own, whose request announces more bytes than it sends."""
 
-    def __init__(self, address: str, path: str, num_bytes: int, *, source: str = "127.0.0.1") -> None:
+    def __init__(self, address: str, path: str, num_bytes: int, *, source: str = "127.0.0.1", token: str = "") -> None:
         """Open the RPC and announce a request.
 
         Args:
@@ -112,11 +112,13 @@ class UnfinishedRequest:
             path: path of the RPC.
             num_bytes: announced size of the request.
             source: address of this machine to connect from.
+            token: token of the client; empty for none.
         """
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=10, source_address=(source, 0))
         fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "server"}
         fields |= {"te": "trailers", "content-type": "application/grpc"}
+        fields |= {"authorization": f"Bearer {token}"} if token else {}
         headers = b"".join(b"\0" + _sized(name) + _sized(value) for name, value in fields.items())
         self._windows = {0: _WINDOW_BYTES, 1: _WINDOW_BYTES}
         self._received = b""

@@ -279,6 +279,19 @@ class Hanging(Still):
         return super().act(observations, noise, states)
 
 
+class Awaited(Still):
+    """An agent for CartPole-v1 whose trial adds name and process to `tried` in a folder, and waits for `go` there."""
+
+    def __init__(self, observation_space: Space[Any], action_space: Space[Any], folder: str, name: str) -> None:
+        super().__init__(observation_space, action_space)
+        if not _is_worker():
+            with Path(folder, "tried").open("a") as file:
+                file.write(f"{name} {os.getpid()}\n")
+            while not Path(folder, "go").exists():
+                time.sleep(0.01)
+        assert observation_space.shape == (4,)
+
+
 def _is_worker() -> bool:
     """Whether this process is a worker and no sandbox."""
     return "rollserve_server.sampling.worker" in sys.modules

@@ -112,10 +112,8 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
     "ReadDataset": ("ReadDataset", pb.ReadDatasetRequest(sources=[datasets_pb2.DatasetSource()])),
     "ReadDataset, with live episodes": (
         "ReadDataset",
-        pb.ReadDatasetRequest(
-            sources=[datasets_pb2.DatasetSource(live=datasets_pb2.LiveEpisodes(step_count=1))],
-            live_options=pb.SamplingOptions(environment_version=0),
-        ),
+        # Without a number of steps, which is an error once the scopes suffice: each read would start a process.
+        pb.ReadDatasetRequest(sources=[datasets_pb2.DatasetSource(live=datasets_pb2.LiveEpisodes())]),
     ),
     "GetAgentParameters": ("GetAgentParameters", agent_versions_pb2.GetAgentParametersRequest()),
     "GetAgent": ("GetAgent", agent_versions_pb2.GetAgentRequest()),

@@ -87,7 +87,7 @@ def walks() -> Iterator[tuple[str, Walk]]:
             yield "obtain_fragments(200)", walk(lambda: sampler.obtain_fragments(200))
             sampler.update_env(rollserve.EnvSpec("mpe/simple_spread-v3", multi_agent="parallel"))
             sampler.update_agent({"all": rollserve.RandomAgent()})
-            yield "obtain_samples(20), many agents", walk(lambda: sampler.obtain_samples(20, seed=2))
+            yield "obtain_samples(20), many agents", walk(lambda: sampler.multi_agent.obtain_samples(20, seed=2))
         sys.setprofile(None)
         threading.setprofile(None)
 

@@ -49,7 +49,6 @@ def missing_of(info: Mapping[str, Any], columns: Mapping[str, np.ndarray], row: 
 
 
 def check(batch: rollserve.EpisodeBatch) -> None:
-    assert batch.account is not None
     assert batch.account.dropped_infos == lacking(batch)
     assert batch.account.dropped_infos["odd"] > 0
     assert adds_up(batch.account)
@@ -74,7 +73,6 @@ async def test_prefetched_episodes_count_where_they_are_delivered() -> None:
         for _ in range(4):
             batch = await sample(pool, AtLeast(300), prefetch=True)
             check(batch)
-            assert batch.account is not None
             num_prefetched += batch.account.num_prefetched_steps
             await prefetched(calls[-1])
         assert num_prefetched > 0
@@ -107,6 +105,5 @@ async def test_counts_are_right_when_workers_die_and_episodes_run_twice(
             ]
             for batch in batches:
                 check(batch)
-                assert batch.account is not None
                 num_disturbed += batch.account.num_retried_episodes + batch.account.num_straggler_episodes
         assert num_disturbed > 0

@@ -172,8 +172,6 @@ async def test_rows_continue_after_an_agent_update(backend: Backend) -> None:
         first = await fragments(pool, 40)
         await pool.update_agent([mlp(CHEETAH, 2)])
         second = await fragments(pool, 40)
-        assert first.account is not None
-        assert second.account is not None
         assert first.account.seed == second.account.seed
         assert (first.account.row_step_count, second.account.row_step_count) == (0, 10)
         assert second.first_steps.tolist() == [10] * 4
@@ -194,8 +192,6 @@ async def test_environment_update_starts_a_new_sequence(backend: Backend) -> Non
         assert (await fragments(pool, 40)).first_steps.any()
         await pool.update_env([CARTPOLE])
         second = await fragments(pool, 40)
-        assert first.account is not None
-        assert second.account is not None
         assert not second.first_steps.any()
         assert first.account.seed != second.account.seed
         assert second.account.row_step_count == 0
@@ -237,16 +233,13 @@ async def test_calls_with_a_seed_do_not_advance_the_own_sequence(backend: Backen
     async with pool_of(backend, CARTPOLE) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         first = await fragments(pool, 80)
-        assert first.account is not None
         again = await fragments(pool, 80, seed=first.account.seed)
         assert equal(first, again)
         second = await fragments(pool, 80)
-        assert second.account is not None
         assert (second.account.seed, second.account.row_step_count) == (first.account.seed, 10)
         # A call with the seed and a row step count repeats or continues the own sequence.
         assert equal(second, await fragments(pool, 80, 10, seed=first.account.seed))
         third = await fragments(pool, 80, 20, seed=first.account.seed)
-        assert third.account is not None
         assert third.account.row_step_count == 20
 
 
@@ -324,7 +317,6 @@ async def test_failed_call_is_followed_by_a_new_own_sequence(backend: Backend) -
             except EnvFailedError as error:
                 assert re.search(r"episode \d+", error.message)  # noqa: PT017
             else:
-                assert batch.account is not None
                 seeds.add(batch.account.seed)
         assert len(seeds) > 1
 

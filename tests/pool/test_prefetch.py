@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 import pytest
-from pools import CARTPOLE, adds_up, calls_of, pool_of, sample, until
+from pools import CARTPOLE, adds_up, calls_of, pool_of, prefetched, sample, until
 from support import equal, raises
 
 import rollserve
@@ -16,18 +16,12 @@ from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import EnvFailedError
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, Pool
-from rollserve_server.pool.calls.episodes import EpisodeCall
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4)
 
 
-def is_idle(prefetch: EpisodeCall) -> bool:
-    """Whether steps have been prefetched, and no worker has an order."""
-    return prefetch.account.num_simulated_steps > 0 and not any(prefetch.sequence.in_flight)
-
-
 def accounts(batches: list[rollserve.EpisodeBatch]) -> list[rollserve.Account]:
-    return [batch.account for batch in batches if batch.account is not None]
+    return [batch.account for batch in batches if batch.account_or_none is not None]
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
@@ -39,14 +33,14 @@ async def test_next_call_uses_prefetched_episodes(backend: Backend, env: rollser
         for target in (AtLeast(3000), Exactly(20)):
             batches = [await sample(pool, target, prefetch=True)]
             for _ in range(2):
-                await until(lambda: is_idle(calls[-1]))
+                await prefetched(calls[-1])
                 batches.append(await sample(pool, target, prefetch=True))
             assert all(adds_up(account) for account in accounts(batches))
             for account in accounts(batches)[1:]:
                 assert 0 < account.num_prefetched_steps <= account.num_carried_steps
             if isinstance(target, Exactly):
                 assert [account.num_simulated_steps for account in accounts(batches)[1:]] == [0, 0]
-                await until(lambda: is_idle(calls[-1]))
+                await prefetched(calls[-1])
             else:
                 for batch in batches:
                     assert equal(batch, await sample(other, target))
@@ -102,12 +96,8 @@ async def test_prefetch_stops_when_buffers_are_full() -> None:
         await pool.update_agent([RandomSpec()])
         calls = calls_of(pool)
         first = await sample(pool, AtLeast(4_000), prefetch=True)
-        steps = [0, 1]
-        while steps[-1] != steps[-2] or not steps[-1]:
-            await asyncio.sleep(0.5)
-            steps.append(calls[-1].account.num_simulated_steps)
-        # A step takes 32 bytes here.
-        assert steps[-1] < 3_000
+        await prefetched(calls[-1])
+        assert 0 < calls[-1].account.num_simulated_steps < 3_000  # a step takes 32 bytes here
         second = await sample(pool, AtLeast(4_000))
         (account,) = accounts([first])
         whole = await sample(pool, AtLeast(first.num_steps + 4_000), seed=account.seed)

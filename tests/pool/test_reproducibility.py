@@ -46,7 +46,6 @@ def test_own_sequence_repeats_no_episode_and_is_named_in_the_account(sampler: ro
         assert seen.isdisjoint(batch.episode_indices.tolist())
         seen.update(batch.episode_indices.tolist())
         account = batch.account
-        assert account is not None
         assert batch.episode_indices[0] == account.first_episode_index
         again = sampler.obtain_samples(300, seed=account.seed, first_episode_index=account.first_episode_index)
         assert equal(batch, again)
@@ -63,7 +62,6 @@ def test_every_simulated_step_is_accounted_for(sampler: rollserve.Sampler) -> No
         if generator.random() < 0.3:
             sampler.update_agent(agent)
         account = sampler.obtain_samples(int(generator.integers(1, 500))).account
-        assert account is not None
         # Steps simulated after the last account are carried in addition to the kept ones.
         assert account.num_carried_steps >= kept
         assert adds_up(account)

@@ -46,7 +46,6 @@ async def test_reset_pool_is_as_after_a_fresh_start(backend: Backend) -> None:
         batches = await use(pool)
         assert all(map(equal, batches, fresh))
         account = batches[0].account
-        assert account is not None
         assert (account.num_carried_steps, account.num_dropped_steps) == (0, 0)
         again = pool.status()
         assert (again.env_version, again.policy_version, len(again.workers)) == (1, 1, 2)

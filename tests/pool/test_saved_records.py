@@ -41,7 +41,7 @@ from rollserve_server.agents import (
 from rollserve_server.agents.onnx import preparing
 from rollserve_server.envs import ProfileEnv, RowSpecs, describe_space
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.pool.accounts import WorkerTotals
+from rollserve_server.pool import WorkerTotals
 from rollserve_server.pool.journal.kept_records import KeptRecords
 from rollserve_server.pool.state import records as state_records
 from rollserve_server.pool.state.checkpoints import Checkpoint

@@ -236,7 +236,6 @@ def test_rounds_have_their_own_moments(rounds: RowFragments | AtLeast) -> None:
                 replayed = await again(pool, batch, **moments)
                 assert equal(replayed, batch)
                 assert batch.round is not None
-                assert replayed.account is not None
                 found, expected = batch.round, replayed.account
                 assert found.return_moments is not None
                 assert found.return_moments == expected.return_moments
@@ -261,7 +260,6 @@ def test_stream_ends_with_the_round_that_reaches_its_steps() -> None:
                 while (batch := await stream.next()) is not None:
                     batches.append(batch)
             account = stream.account
-            assert account is not None
             assert adds_up(account)
             assert [batch.num_steps >= 100 for batch in batches] == [True] * len(batches)
             assert account.num_steps == sum(batch.num_steps for batch in batches) >= 250
@@ -283,7 +281,6 @@ def test_broken_stream_goes_on_behind_the_last_round_received(rounds: RowFragmen
             last = expected[-1].round
             assert last is not None
             other = await sample(pool, Fragments(ROUND) if isinstance(rounds, RowFragments) else AtLeast(100))
-            assert other.account is not None
             assert other.account.seed != last.seed
             options = {"seed": last.seed}
             if isinstance(rounds, RowFragments):
@@ -405,7 +402,6 @@ def test_end_counts_what_was_sampled_and_not_sent() -> None:
                 stream.client.end()
                 assert await waiting is None
             account = stream.account
-            assert account is not None
             assert adds_up(account)
             assert account.num_steps == ROUND
             assert account.num_unsent_steps == 3 * ROUND

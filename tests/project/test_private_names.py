@@ -17,6 +17,7 @@ PURE = (
     "rollserve._formats",
     "rollserve_server.agents",
     "rollserve_server.gateway.messages",
+    "rollserve_server.gateway.peers",
     "rollserve_server.gateway.requests.parsing",
     "rollserve_server.gateway.rpcs.rpc",
     "rollserve_server.gateway.rpcs.statuses",
@@ -35,13 +36,6 @@ PURE = (
 """Rooms without clock, processes and I/O: each function is tested by what it returns."""
 
 OTHERS: Mapping[str, set[str]] = {
-    "access/test_scopes.py": {"rollserve_server.gateway.service"},
-    "client/test_running_moments.py": {"rollserve._calls", "rollserve._calls.own_versions"},
-    "data/test_additions.py": {"rollserve_server.datasets.reading"},
-    "envs/test_atari.py": {"rollserve_server.envs.making"},
-    "envs/test_envpool.py": {"rollserve_server.envs.envpool"},
-    "envs/test_many_envs.py": {"rollserve_server.envs.legal_actions"},
-    "envs/test_own_wrappers.py": {"rollserve_server.envs.making"},
     "faults/chaos/client.py": {
         "rollserve._calls.evaluation_readers",
         "rollserve._calls.receiving",
@@ -54,17 +48,7 @@ OTHERS: Mapping[str, set[str]] = {
     },
     "faults/test_lost_ray.py": {"rollserve_server.pool.backends.ray.worker"},
     "faults/test_lost_results.py": {"rollserve_server.sampling.work"},
-    "gateway/test_loop_pauses.py": {"rollserve_server.datasets.folder"},
-    "gateway/test_peers.py": {
-        "rollserve_server.gateway.access",
-        "rollserve_server.gateway.connections",
-        "rollserve_server.gateway.rpcs.open_rpc",
-        "rollserve_server.gateway.rpcs.places",
-    },
-    "gateway/test_profiles.py": {"rollserve_server.serving.checks"},
-    "gateway/test_rpc_table.py": {"rollserve_server.gateway.rpcs.places", "rollserve_server.gateway.service"},
-    "gateway/test_shared_memory.py": {"rollserve._calls.stream_reader", "rollserve_server.gateway.shared_memory"},
-    "gateway/test_versions.py": {"rollserve._calls.receiving"},
+    "gateway/test_rpc_table.py": {"rollserve_server.gateway.service"},
     "helpers/pools.py": {"rollserve_server.pool.calls.episodes"},
     "helpers/recycled_workers.py": {
         "rollserve_server.pool.backends.ray.backend",
@@ -73,14 +57,8 @@ OTHERS: Mapping[str, set[str]] = {
     "pool/test_lines.py": {
         "rollserve_server.pool.backends.ray",
         "rollserve_server.pool.backends.ray.line",
-        "rollserve_server.pool.workers.liveness",
     },
-    "pool/test_prefetch.py": {"rollserve_server.pool.calls.episodes"},
-    "pool/test_saved_records.py": {"rollserve_server.pool.accounts"},
-    "pool/test_slow_work.py": {"rollserve_server.pool.versions"},
-    "sampling/test_early_claims.py": {"rollserve_server.sampling.work"},
     "sampling/test_moments.py": {"rollserve_server.sampling.work"},
-    "sampling/test_native_fragments.py": {"rollserve_server.envs.native"},
     "server/test_ray_access.py": {"rollserve_server.pool.backends.ray.cluster"},
 }
 """Private modules that other tests import, to show a part alone that public calls show with others."""

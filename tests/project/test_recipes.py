@@ -56,7 +56,6 @@ def test_rows_recipe_equals_estimates_of_each_segment(sampler: rollserve.Sampler
     names: dict[str, Any] = {"sampler": sampler, "np": np, "critic": lambda observations: observations.sum(axis=-1)}
     exec(RECIPES["rows"], names)
     account = sampler.obtain_fragments(1_280).account
-    assert account is not None
     assert account.row_step_count == 160
     batch = sampler.obtain_fragments(1_280, seed=account.seed)
     assert batch.row_indices is not None

@@ -10,7 +10,6 @@ import pytest
 import rollserve
 from rollserve_server.agents import RandomSpec
 from rollserve_server.sampling import Claim, EarlyClaim, EpisodeRange, Order, Report, SequenceSpec, Worker
-from rollserve_server.sampling.work import episodes as work_episodes
 from rollserve_server.settings import WorkerSettings
 
 ENVS = {
@@ -86,9 +85,10 @@ def test_early_claim_of_absent_episodes_changes_nothing(sequence: Sequence) -> N
         assert (report.early, data) == (None, b"")
 
 
-def test_early_claim_is_left_out_if_it_is_large(sequence: Sequence, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_episodes, "_MAX_EARLY_BYTES", 100)
-    report, data = sequence.work(8, early=EarlyClaim(5, 0, 2))
+def test_early_claim_is_left_out_if_it_is_large() -> None:
+    env = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 18, "length": 3}, num_rows=2)
+    sequence = Sequence(env)
+    report, data = sequence.work(8, early=EarlyClaim(5, 0, 2))  # 1.5 MiB
     assert (report.early, data) == (None, b"")
     assert sequence.claimed(0, 2)
 

@@ -20,7 +20,7 @@ LONG = EnvSpec(CROWD.id, {"length": 300}, multi_agent="parallel", global_state=T
 
 
 def obtain(sampler: Sampler, num_steps: int, **options: Any) -> MultiAgentBatch:
-    return MultiAgentBatch.of(sampler.obtain_samples(num_steps, seed=3, **options))
+    return sampler.multi_agent.obtain_samples(num_steps, seed=3, **options)
 
 
 def replayed(spec: EnvSpec, batch: MultiAgentBatch) -> list[np.ndarray]:
@@ -61,8 +61,8 @@ def test_states_are_the_same_however_they_are_made(thread_sampler: Sampler, thre
     assert expected.global_states.shape == (expected.num_steps, 2, 2)
     assert expected.global_states[:3, 0, 0].tolist() == [0, 1, 2]
     with rollserve.connect(thread_server.address, max_message_bytes=1 << 13, compression="lz4") as narrow:
-        with narrow.stream_samples(700, seed=3) as stream:
-            parts = [MultiAgentBatch.of(part) for part in stream]
+        with narrow.multi_agent.stream_samples(700, seed=3) as stream:
+            parts = list(stream)
         assert len(parts) > 3
         joined = MultiAgentBatch.concatenate(*parts).joined()
         assert many_equal(joined, expected)
@@ -90,8 +90,8 @@ def test_states_go_on_from_fragment_to_fragment(thread_sampler: Sampler, num_wor
     states: dict[int, list[np.ndarray]] = {}
     last: dict[int, np.ndarray] = {}
     for clock, length in [(0, 130), (130, 100), (230, 90)]:
-        call = thread_sampler.obtain_fragments(num_workers * rows_of_worker * length, seed=3, row_step_count=clock)
-        batch = MultiAgentBatch.of(call)
+        num_steps = num_workers * rows_of_worker * length
+        batch = thread_sampler.multi_agent.obtain_fragments(num_steps, seed=3, row_step_count=clock)
         assert batch.global_states is not None
         assert batch.last_global_states is not None
         parts = np.split(batch.global_states, np.cumsum(batch.lengths)[:-1])
@@ -100,7 +100,7 @@ def test_states_go_on_from_fragment_to_fragment(thread_sampler: Sampler, num_wor
                 np.testing.assert_array_equal(part[0], last[index])
             states.setdefault(index, []).append(part)
             last[index] = after
-    whole = MultiAgentBatch.of(thread_sampler.obtain_exact_episodes(rows_of_worker, seed=3))
+    whole = thread_sampler.multi_agent.obtain_exact_episodes(rows_of_worker, seed=3)
     assert whole.global_states is not None
     wholes = np.split(whole.global_states, np.cumsum(whole.lengths)[:-1])
     for index, expected in zip(whole.episode_indices, wholes, strict=True):

@@ -39,7 +39,7 @@ NUM_STEPS = 250
 
 
 def obtain(sampler: Sampler, num_steps: int = NUM_STEPS, **options: Any) -> MultiAgentBatch:
-    return MultiAgentBatch.of(sampler.obtain_samples(num_steps, seed=3, **options))
+    return sampler.multi_agent.obtain_samples(num_steps, seed=3, **options)
 
 
 @pytest.mark.parametrize("limit", [None, 7])
@@ -51,7 +51,6 @@ def test_samples_equal_plain_loops_with_the_same_actions(
     batch = obtain(thread_sampler, max_episode_length=limit)
     check_against_plain_loops(batch, spec)
     account = batch.account
-    assert account is not None
     assert account.num_steps == batch.num_steps >= NUM_STEPS
     assert account.num_episodes == len(batch)
     assert adds_up(account)
@@ -72,16 +71,16 @@ def test_samples_are_the_same_however_they_are_made(
 ) -> None:
     prepare(thread_sampler, spec)
     expected = obtain(thread_sampler)
-    exact = MultiAgentBatch.of(thread_sampler.obtain_exact_episodes(4, seed=3))
+    exact = thread_sampler.multi_agent.obtain_exact_episodes(4, seed=3)
     with rollserve.connect(thread_server.address, max_message_bytes=1 << 13, compression="lz4") as narrow:
         assert many_equal(obtain(narrow), expected)
-        with narrow.stream_samples(NUM_STEPS, seed=3) as stream:
-            parts = [MultiAgentBatch.of(part) for part in stream]
+        with narrow.multi_agent.stream_samples(NUM_STEPS, seed=3) as stream:
+            parts = list(stream)
         assert len(parts) > 2
         for each in (each for part in parts for each in part.policies):
             assert not each.rewards_before[each.batch.first_steps > 0].any()
         assert many_equal(MultiAgentBatch.concatenate(*parts).joined(), expected.joined())
-        assert many_equal(MultiAgentBatch.of(narrow.obtain_exact_episodes(4, seed=3)), exact)
+        assert many_equal(narrow.multi_agent.obtain_exact_episodes(4, seed=3), exact)
     for num_workers in (1, 3):
         thread_sampler.resize(num_workers)
         assert many_equal(obtain(thread_sampler), expected)
@@ -92,7 +91,7 @@ def test_samples_are_the_same_however_they_are_made(
 
     async def obtain_async() -> MultiAgentBatch:
         async with rollserve.aconnect(thread_server.address) as other:
-            return MultiAgentBatch.of(await other.obtain_samples(NUM_STEPS, seed=3))
+            return await other.multi_agent.obtain_samples(NUM_STEPS, seed=3)
 
     assert many_equal(asyncio.run(obtain_async()), expected)
 
@@ -109,7 +108,6 @@ def test_broken_streams_deliver_the_rest(thread_sampler: Sampler, thread_server:
         batch = obtain(distant, 1000)
         assert proxy.num_cuts > 0
     assert many_equal(batch, expected)
-    assert batch.account is not None
     assert batch.account.num_resumptions > 0
     assert adds_up(batch.account)
 
@@ -118,7 +116,6 @@ def test_failed_episodes_run_again_with_the_same_bits(thread_sampler: Sampler) -
     thread_sampler.update_env(EnvSpec(CROWD.id, {"length": 15, "fault": "flaky"}, multi_agent="parallel"))
     thread_sampler.update_agent(POLICIES[CROWD.id])
     batch = obtain(thread_sampler)
-    assert batch.account is not None
     assert batch.account.num_retried_episodes > 0
     assert adds_up(batch.account)
     prepare(thread_sampler, CROWD)
@@ -130,14 +127,13 @@ def test_failed_episodes_run_again_with_the_same_bits(thread_sampler: Sampler) -
 
 def test_sequences_continue_between_calls(thread_sampler: Sampler) -> None:
     prepare(thread_sampler, RELAY)
-    first = MultiAgentBatch.of(thread_sampler.obtain_samples(60))
-    second = MultiAgentBatch.of(thread_sampler.obtain_samples(60, prefetch=True))
-    third = MultiAgentBatch.of(thread_sampler.obtain_samples(60))
+    first = thread_sampler.multi_agent.obtain_samples(60)
+    second = thread_sampler.multi_agent.obtain_samples(60, prefetch=True)
+    third = thread_sampler.multi_agent.obtain_samples(60)
     indices = np.concatenate([batch.episode_indices for batch in (first, second, third)])
     assert indices.tolist() == list(range(len(indices)))
     for batch in (first, second, third):
         check_against_plain_loops(batch, RELAY)
-        assert batch.account is not None
         assert adds_up(batch.account)
 
 
@@ -217,15 +213,15 @@ def test_views_by_agent_and_joint_have_all_steps(thread_sampler: Sampler) -> Non
             assert steps.rewards.sum() == pytest.approx(by_agent[agent].rewards.sum())
             assert not steps.rewards[~steps.acted].any()
         assert batch.num_agent_steps == sum(each.num_steps for each in by_agent.values())
-        spaces = MultiAgentBatch.of(thread_sampler.obtain_samples(30, seed=3, return_spaces=True))
+        spaces = thread_sampler.multi_agent.obtain_samples(30, seed=3, return_spaces=True)
         assert all(part.batch.observation_space is not None for part in spaces.policies)
 
 
 def test_rounds_of_streams_are_what_calls_deliver(thread_sampler: Sampler) -> None:
     for spec in (CROWD, RELAY):
         prepare(thread_sampler, spec)
-        with thread_sampler.stream(num_steps=60, seed=3, total_num_steps=180) as stream:
-            rounds = [MultiAgentBatch.of(batch) for batch in stream]
+        with thread_sampler.multi_agent.stream(num_steps=60, seed=3, total_num_steps=180) as stream:
+            rounds = list(stream)
         assert len(rounds) == 3
         for batch in rounds:
             check_against_plain_loops(batch, spec)
@@ -270,8 +266,8 @@ def test_agent_steps_count_for_the_fewest_episodes(thread_sampler: Sampler, thre
     for num_workers in (1, 3):
         thread_sampler.resize(num_workers)
         assert many_equal(obtain(thread_sampler, target, count="agent_steps"), batch)
-    with thread_sampler.stream(num_steps=target, seed=3, count="agent_steps", total_num_steps=1) as stream:
-        assert many_equal(MultiAgentBatch.of(next(iter(stream))), batch)
+    with thread_sampler.multi_agent.stream(num_steps=target, seed=3, count="agent_steps", total_num_steps=1) as stream:
+        assert many_equal(next(iter(stream)), batch)
     # An interrupted stream counts the steps of all agents, also of those that it does not deliver.
     expected = obtain(thread_sampler, 9000, count="agent_steps", deliver=["late"])
     with (
@@ -280,7 +276,6 @@ def test_agent_steps_count_for_the_fewest_episodes(thread_sampler: Sampler, thre
     ):
         distant.status()
         again = obtain(distant, 9000, count="agent_steps", deliver=["late"])
-    assert again.account is not None
     assert again.account.num_resumptions > 0
     assert many_equal(again, expected)
     np.testing.assert_array_equal(again.agent_step_counts, expected.agent_step_counts)
@@ -307,7 +302,7 @@ def test_agents_that_are_back_in_the_step_of_their_death_have_their_true_last_ob
 ) -> None:
     thread_sampler.update_env(PHOENIX)
     thread_sampler.update_agent({"main": rollserve.RandomAgent()})
-    batch = MultiAgentBatch.of(thread_sampler.obtain_exact_episodes(1, seed=1))
+    batch = thread_sampler.multi_agent.obtain_exact_episodes(1, seed=1)
     check_against_plain_loops(batch, PHOENIX)
     lives = batch.by_agent()["phoenix"].take(np.arange(2))
     np.testing.assert_array_equal(lives.observations, np.array([[0, 2, 6, 7]]).T)
@@ -327,7 +322,7 @@ def test_returns_have_rewards_before_the_first_action_everywhere(
     assert evaluation.returns.tolist() == [total, total]
     assert evaluation.agent_returns is not None
     assert evaluation.agent_returns.returns.tolist() == [[sum(phoenix + again), sum(mortal)]] * 2
-    batch = MultiAgentBatch.of(thread_sampler.obtain_exact_episodes(1, seed=1))
+    batch = thread_sampler.multi_agent.obtain_exact_episodes(1, seed=1)
     assert thread_sampler.metrics().returns[-1] == total
     (part,) = batch.policies
     first = part.take(np.flatnonzero(part.batch.episode_indices == 0))
@@ -337,7 +332,7 @@ def test_returns_have_rewards_before_the_first_action_everywhere(
     np.testing.assert_array_equal(rest.batch.episode_returns, part.batch.episode_returns)
     np.testing.assert_array_equal(rest.rewards_before[:3], [0.0, 5.0, 6.0])
     end = thread_sampler.metrics().end
-    parts = [MultiAgentBatch.of(thread_sampler.obtain_fragments(5 * 4)).policies[0] for _ in range(2)]
+    parts = [thread_sampler.multi_agent.obtain_fragments(5 * 4).policies[0] for _ in range(2)]
     lives = {sum(phoenix), sum(again), sum(mortal)}
     for part in parts:
         assert set(part.batch.episode_returns[part.batch.terminated]) <= lives

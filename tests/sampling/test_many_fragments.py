@@ -52,8 +52,8 @@ def fragments(sampler: Sampler, lengths: list[int], num_rows: int = 4, **options
     found, clock = [], 0
     for length in lengths:
         row_step_count = {"row_step_count": clock} if clock else {}
-        batch = sampler.obtain_fragments(length * num_rows, **{"seed": 3, **row_step_count, **options})
-        found.append(MultiAgentBatch.of(batch))
+        of_call = {"seed": 3, **row_step_count, **options}
+        found.append(sampler.multi_agent.obtain_fragments(length * num_rows, **of_call))
         clock += length
     return found
 
@@ -79,13 +79,12 @@ def test_fragments_have_the_steps_of_whole_episodes(thread_sampler: Sampler, spe
     parts = fragments(thread_sampler, lengths)
     for part, length in zip(parts, lengths, strict=True):
         assert part.num_steps == length * 4
-        assert part.account is not None
         assert part.account.num_episodes == (part.terminated | part.truncated).sum()
         assert adds_up(part.account)
     episodes = whole_episodes(parts)
     assert len(episodes) >= 4
     check_against_plain_loops(episodes, spec)
-    expected = MultiAgentBatch.of(thread_sampler.obtain_exact_episodes(20, seed=3))
+    expected = thread_sampler.multi_agent.obtain_exact_episodes(20, seed=3)
     for name, batch in episodes.by_policy().items():
         other = expected.by_policy()[name]
         its = other.take(np.flatnonzero(np.isin(other.episode_indices, batch.episode_indices)))
@@ -136,7 +135,6 @@ def test_soft_horizons_truncate_without_a_reset(thread_sampler: Sampler, spec: E
     thread_sampler.update_agent(Policies(agents, POLICIES[spec.id].policy_map))
     parts = fragments(thread_sampler, [7, 1, 2, 12, 3, 30], **SOFT)
     for part in parts:
-        assert part.account is not None
         assert part.account.num_episodes == (part.terminated | part.truncated).sum()
         assert adds_up(part.account)
     episodes = whole_episodes(parts)
@@ -158,16 +156,15 @@ def test_soft_horizons_begin_with_fresh_states_and_global_states(thread_sampler:
     """A call that begins at a horizon lets its own policies begin; a global state is the last one of before."""
     agents = prepare_relay(thread_sampler)
     options: Any = {"seed": 3, **SOFT}
-    first = MultiAgentBatch.of(thread_sampler.obtain_fragments(5 * 4, **options))
+    first = thread_sampler.multi_agent.obtain_fragments(5 * 4, **options)
     assert first.truncated.all()
     version = thread_sampler.update_agent({"first": agents["rest"].parameters, "rest": agents["first"].parameters})
-    second = MultiAgentBatch.of(thread_sampler.obtain_fragments(8 * 4, row_step_count=5, **options))
+    second = thread_sampler.multi_agent.obtain_fragments(8 * 4, row_step_count=5, **options)
     for batch in second.by_policy().values():
         assert set(batch.policy_versions) == {version}
         assert not batch.initial_states["h"][batch.first_steps == 0].any()
-    again = MultiAgentBatch.of(thread_sampler.obtain_fragments(8 * 4, row_step_count=5, **options))
+    again = thread_sampler.multi_agent.obtain_fragments(8 * 4, row_step_count=5, **options)
     assert many_equal(again, second)
-    assert again.account is not None
     assert again.account.num_broken_off_episodes == 0
     thread_sampler.update_env(dataclasses.replace(SPREAD, num_rows=2, global_state=True))
     thread_sampler.update_agent(Policies({"main": RandomAgent()}, {"*": "main"}))
@@ -202,10 +199,10 @@ def test_restored_rows_make_the_same_steps(thread_sampler: Sampler, limits: dict
     """A call that is repeated brings its rows back: by actions, states, and steps whose reward came later."""
     agents = prepare_relay(thread_sampler)
     options: Any = {"seed": 3, "return_last_states": True, "return_last_values": True, "return_discount": 0.9, **limits}
-    thread_sampler.obtain_fragments(7 * 4, **options)
+    thread_sampler.multi_agent.obtain_fragments(7 * 4, **options)
     second: Any = {"first": agents["rest"].parameters, "rest": agents["first"].parameters}
     version = thread_sampler.update_agent(second)
-    expected = MultiAgentBatch.of(thread_sampler.obtain_fragments(9 * 4, row_step_count=7, **options))
+    expected = thread_sampler.multi_agent.obtain_fragments(9 * 4, row_step_count=7, **options)
     for part in expected.policies:
         batch = part.batch
         assert set(batch.policy_versions) == {version - 1, version}
@@ -215,17 +212,15 @@ def test_restored_rows_make_the_same_steps(thread_sampler: Sampler, limits: dict
         assert (firsts < 7).all()
         assert batch.last_values is not None
         assert np.isfinite(batch.last_values).all()
-    again = MultiAgentBatch.of(thread_sampler.obtain_fragments(9 * 4, row_step_count=7, **options))
+    again = thread_sampler.multi_agent.obtain_fragments(9 * 4, row_step_count=7, **options)
     assert many_equal(again, expected)
-    assert again.account is not None
-    assert expected.account is not None
     assert again.account.policy_moments == expected.account.policy_moments
     assert again.account.num_lost_steps == 7 * 4
     assert again.account.num_broken_off_episodes == 0
     saved = thread_sampler.save()
-    third = MultiAgentBatch.of(thread_sampler.obtain_fragments(4 * 4, row_step_count=16, **options))
+    third = thread_sampler.multi_agent.obtain_fragments(4 * 4, row_step_count=16, **options)
     thread_sampler.restore(saved)
-    assert many_equal(MultiAgentBatch.of(thread_sampler.obtain_fragments(4 * 4, row_step_count=16, **options)), third)
+    assert many_equal(thread_sampler.multi_agent.obtain_fragments(4 * 4, row_step_count=16, **options), third)
 
 
 def test_segments_go_on_with_states_returns_and_observations(thread_sampler: Sampler) -> None:
@@ -233,7 +228,6 @@ def test_segments_go_on_with_states_returns_and_observations(thread_sampler: Sam
     options: Any = {"return_last_states": True, "return_discount": 0.9, "observation_moments": True}
     parts = fragments(thread_sampler, [5, 2, 8, 5], **options)
     for part in parts:
-        assert part.account is not None
         for name, segments in part.by_policy().items():
             moments = part.account.policy_moments[name]
             assert moments.returns == return_moments_of(segments, 0.9)
@@ -268,8 +262,8 @@ def test_rounds_and_interrupted_calls_are_the_same(thread_sampler: Sampler, thre
     prepare_relay(thread_sampler)
     for options in ({}, SOFT):
         expected = fragments(thread_sampler, [18, 18], **options)
-        with thread_sampler.stream(fragment_length=18, seed=3, total_num_steps=144, **options) as stream:
-            rounds = [MultiAgentBatch.of(batch) for batch in stream]
+        with thread_sampler.multi_agent.stream(fragment_length=18, seed=3, total_num_steps=144, **options) as stream:
+            rounds = list(stream)
         assert len(rounds) == 2
         assert all(map(many_equal, rounds, expected))
     (long,) = fragments(thread_sampler, [400])
@@ -280,7 +274,6 @@ def test_rounds_and_interrupted_calls_are_the_same(thread_sampler: Sampler, thre
         distant.status()
         (batch,) = fragments(distant, [400])
     assert many_equal(batch, long)
-    assert batch.account is not None
     assert batch.account.num_resumptions > 0
 
 
@@ -293,12 +286,11 @@ def test_rows_of_failed_environments_make_their_steps_again(thread_sampler: Samp
     thread_sampler.update_env(flaky)
     found = fragments(thread_sampler, [9, 20, 4], **options)
     for one, other in zip(found, expected, strict=True):
-        assert one.account is not None
         assert adds_up(one.account)
         for part, same in zip(one.policies, other.policies, strict=True):
             np.testing.assert_array_equal(part.batch.rewards, same.batch.rewards)
             np.testing.assert_array_equal(part.batch.actions, same.batch.actions)
-    assert sum(batch.account.num_retried_episodes for batch in found if batch.account is not None) > 0
+    assert sum(batch.account.num_retried_episodes for batch in found if batch.account_or_none is not None) > 0
 
 
 def test_joint_views_of_fragments_have_what_is_complete(thread_sampler: Sampler) -> None:
@@ -331,11 +323,11 @@ def test_updates_may_cut_rounds_and_drop_policies(thread_sampler: Sampler) -> No
     agents = prepare_relay(thread_sampler)
     options: Any = {"seed": 3, "return_last_values": True, "apply_update": "next_step"}
     rounds: list[MultiAgentBatch] = []
-    with thread_sampler.stream(fragment_length=5000, **options) as stream:
+    with thread_sampler.multi_agent.stream(fragment_length=5000, **options) as stream:
         for version in range(2, 5):
             stream.update_agent({"first": agents["first"].parameters})
             while not rounds or rounds[-1].round is None or rounds[-1].round.policy_version < version:
-                rounds.append(MultiAgentBatch.of(next(iter(stream))))
+                rounds.append(next(iter(stream)))
     versions = [each.round.policy_version for each in rounds if each.round is not None]
     assert versions == sorted(versions)
     clock = 0
@@ -349,10 +341,10 @@ def test_updates_may_cut_rounds_and_drop_policies(thread_sampler: Sampler) -> No
             assert starts.get(int(index), 0) == first
             starts[int(index)] = int(first + length)
     # What a policy has begun that the map names no more is delivered, without a value.
-    thread_sampler.obtain_fragments(4 * 7, seed=4)
+    thread_sampler.multi_agent.obtain_fragments(4 * 7, seed=4)
     thread_sampler.update_agent(Policies({"only": agents["first"]}, {"*": "only"}))
     options = {"seed": 4, "row_step_count": 7, "return_last_values": True}
-    batch = MultiAgentBatch.of(thread_sampler.obtain_fragments(4 * 9, **options))
+    batch = thread_sampler.multi_agent.obtain_fragments(4 * 9, **options)
     by_policy = batch.by_policy()
     assert by_policy.keys() == {"first", "rest", "only"} or by_policy.keys() == {"rest", "only"}
     assert np.isnan(by_policy["rest"].last_values).all()  # type: ignore[arg-type]
@@ -363,7 +355,7 @@ def test_updates_may_cut_rounds_and_drop_policies(thread_sampler: Sampler) -> No
 def test_fragments_have_the_global_states(thread_sampler: Sampler) -> None:
     thread_sampler.update_env(dataclasses.replace(SPREAD, num_rows=2, global_state=True))
     thread_sampler.update_agent(POLICIES[SPREAD.id])
-    whole = MultiAgentBatch.of(thread_sampler.obtain_exact_episodes(6, seed=3))
+    whole = thread_sampler.multi_agent.obtain_exact_episodes(6, seed=3)
     assert whole.global_states is not None
     bounds = np.cumsum(whole.lengths)
     states = dict(zip(whole.episode_indices.tolist(), np.split(whole.global_states, bounds[:-1]), strict=True))

@@ -29,7 +29,7 @@ BOTH: Any = {"observation_moments": True, "return_discount": 0.9}
 
 
 def obtain(sampler: Sampler, num_steps: int = 150, **options: Any) -> MultiAgentBatch:
-    return MultiAgentBatch.of(sampler.obtain_samples(num_steps, seed=3, **options))
+    return sampler.multi_agent.obtain_samples(num_steps, seed=3, **options)
 
 
 def crowd_agents(sampler: Sampler) -> dict[str, Any]:
@@ -95,7 +95,6 @@ def test_last_values_need_a_value_of_each_delivered_policy(thread_sampler: Sampl
 
 def check_moments(batch: MultiAgentBatch, discount: float | None = 0.9) -> None:
     """Compare the moments of a batch's account with those that the client computes of its segments."""
-    assert batch.account is not None
     found, by_policy = batch.account.policy_moments, batch.by_policy()
     assert found.keys() >= by_policy.keys()
     for name, segments in by_policy.items():
@@ -117,19 +116,16 @@ def test_moments_are_those_of_each_policy(thread_sampler: Sampler, thread_server
     thread_sampler.update_agent(POLICIES[spec.id])
     batch = obtain(thread_sampler, **BOTH)
     check_moments(batch)
-    assert batch.account is not None
     assert (batch.account.observation_moments, batch.account.return_moments) == (None, None)
     with rollserve.connect(thread_server.address, max_message_bytes=1 << 13) as narrow:
         again = obtain(narrow, **BOTH)
-        assert again.account is not None
         assert again.account.policy_moments == batch.account.policy_moments
     some = sorted(batch.by_policy())[:1]
     only = obtain(thread_sampler, deliver=some, observation_moments=True)
     check_moments(only, None)
-    assert only.account is not None
     assert list(only.account.policy_moments) == some
-    with thread_sampler.stream(num_steps=150, seed=3, total_num_steps=1, **BOTH) as stream:
-        ended = MultiAgentBatch.of(next(iter(stream))).round
+    with thread_sampler.multi_agent.stream(num_steps=150, seed=3, total_num_steps=1, **BOTH) as stream:
+        ended = next(iter(stream)).round
         assert ended is not None
         assert ended.policy_moments == batch.account.policy_moments
 
@@ -143,7 +139,6 @@ def test_interrupted_calls_have_moments_of_each_policy(thread_sampler: Sampler, 
     ):
         distant.status()
         batch = obtain(distant, 2000, **BOTH)
-    assert batch.account is not None
     assert batch.account.num_resumptions
     check_moments(batch)
 
@@ -155,7 +150,6 @@ def test_moments_become_parameters_of_their_policies(thread_sampler: Sampler) ->
     normal = MlpAgent.initial(*(space.spaces["runner_0"] for space in spaces), seed=0, normalization=True)
     thread_sampler.update_agent(Policies({**agents, "runner": normal}))
     batch = obtain(thread_sampler, observation_moments=True)
-    assert batch.account is not None
     moments = batch.account.policy_moments["runner"].observations
     assert moments is not None
     version = thread_sampler.update_agent({"runner": normal.parameters}, observation_moments={"runner": moments})

@@ -158,7 +158,6 @@ def test_control_endpoint_makes_faults_and_resets(serving: tuple[str, str]) -> N
         fault = {"times": 1, "fault": "kill-worker", "worker_index": None}
         assert ask(f"{control}/faults") == (200, {"waiting": [fault], "made": []})
         account = sampler.obtain_samples(100).account
-        assert account is not None
         assert account.retry_reasons["worker_lost"] > 0
         assert ask(f"{control}/faults") == (200, {"waiting": [], "made": [fault]})
         assert ask(f"{control}/reset", {}) == (200, {})

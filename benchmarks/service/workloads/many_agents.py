@@ -46,7 +46,7 @@ def measure_many_agents(name: str, options: Options) -> list[Result]:
         agent = rollserve.Policies({"main": AGENT})
         service = stack.enter_context(running_service(SPREAD, agent, options.num_workers))
         run_bare_loops(bare_loops, num_steps // _BARE_WARM_UP_DIVISOR)
-        service.sampler.obtain_samples(num_steps)
+        service.sampler.multi_agent.obtain_samples(num_steps)
         for _ in range(options.num_rounds):
             bare = run_bare_loops(bare_loops, num_steps)
             figures, result.checks = _call(service, num_steps)
@@ -61,7 +61,7 @@ def _call(service: Service, num_steps: int) -> tuple[dict[str, float], list[str]
     service.sampler.update_agent({"main": AGENT.parameters})  # as a trainer does; it discards what workers hold
     service.meter.start()
     began = time.perf_counter()
-    batch = rollserve.MultiAgentBatch.of(service.sampler.obtain_samples(num_steps))
+    batch = service.sampler.multi_agent.obtain_samples(num_steps)
     seconds, cost = time.perf_counter() - began, service.meter.stop()
     checks = [check_num_steps(batch.num_steps, num_steps, exact=False)]
     segments = batch.by_policy()["main"]

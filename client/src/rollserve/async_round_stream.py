@@ -10,19 +10,19 @@ import grpc
 
 from rollserve._calls.async_waiting import Queue, Waiting
 from rollserve._calls.base_round_stream import BaseReceiver, BaseRoundStream
+from rollserve.multi_agent_batch import Batch
 from rollserve_wire.errors import closed_error
 
 if TYPE_CHECKING:
     from rollserve._calls.base_round_stream import StreamParts
     from rollserve.account import Account
     from rollserve.agents import AgentUpdate
-    from rollserve.episode_batch import EpisodeBatch
     from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["AsyncRoundStream"]
 
 
-class AsyncRoundStream(BaseRoundStream, AsyncIterator["EpisodeBatch"]):
+class AsyncRoundStream(BaseRoundStream[Batch], AsyncIterator[Batch]):
     """Async iterator over the rounds of continuous sampling, each as one batch, whose `round` says where it is from.
 
     A task receives and joins the next rounds while the trainer learns. If the connection or the server is lost, the
@@ -38,9 +38,9 @@ class AsyncRoundStream(BaseRoundStream, AsyncIterator["EpisodeBatch"]):
         RollserveError: from iteration, if the call fails.
     """
 
-    _receiver: _Receiver
+    _receiver: _Receiver[Batch]
 
-    def __init__(self, parts: StreamParts) -> None:
+    def __init__(self, parts: StreamParts[Batch]) -> None:
         super().__init__(parts)
         receiver = _Receiver(parts)
         receiver.start()
@@ -58,7 +58,7 @@ class AsyncRoundStream(BaseRoundStream, AsyncIterator["EpisodeBatch"]):
         if hasattr(self, "_receiver") and not self._receiver.is_closed:
             self._receiver.close_from_any_thread()
 
-    async def __anext__(self) -> EpisodeBatch:
+    async def __anext__(self) -> Batch:
         while not self._has_ended:
             if not self._parts.buffer_rounds:
                 self._receiver.grant(self._num_handed)
@@ -109,16 +109,16 @@ class AsyncRoundStream(BaseRoundStream, AsyncIterator["EpisodeBatch"]):
         self._receiver.close()
 
 
-class _Receiver(BaseReceiver):
+class _Receiver(BaseReceiver[Batch]):
     """The task that receives rounds. It does not refer to the stream, which can be garbage-collected.
 
     Attributes:
         rounds: rounds that have arrived; behind the last one None, or the error that ended the stream.
     """
 
-    def __init__(self, parts: StreamParts) -> None:
+    def __init__(self, parts: StreamParts[Batch]) -> None:
         super().__init__(parts)
-        self.rounds: Queue[EpisodeBatch | Exception | None] = Queue()
+        self.rounds: Queue[Batch | Exception | None] = Queue()
         self._waiting = Waiting(parts.limits.timeout)
         self._lock = threading.Lock()  # where streams block, requests come from several threads
         self._requests: Queue[pb.StreamSamplesRequest | None] = Queue()

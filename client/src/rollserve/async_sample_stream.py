@@ -11,20 +11,20 @@ from rollserve._calls.async_waiting import Waiting
 from rollserve._calls.base_stream import BaseStream
 from rollserve._calls.joining import Joining
 from rollserve._calls.requests import check_joinable
+from rollserve.multi_agent_batch import Batch, checked_batch
 
 if TYPE_CHECKING:
     from rollserve._calls.interruptions import Contact
     from rollserve._calls.own_versions import OwnVersions
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
-    from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.progress import ProgressOption
 
 __all__ = ["AsyncSampleStream"]
 
 
-class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
+class AsyncSampleStream(BaseStream[Batch], AsyncIterator[Batch]):
     """Async iterator over the batches of a sampling call, as they arrive.
 
     The arrays of a batch are read-only views of the message. Each batch can be used alone;
@@ -45,13 +45,14 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
         self,
         method: Callable[..., Any],
         request: Request,
+        batch_kind: type[Batch],
         limits: TimeLimits,
         contact: Contact,
         own_versions: OwnVersions,
         progress: ProgressOption | None = None,
     ) -> None:
         self._waiting = Waiting(limits.timeout)
-        super().__init__(method, request, limits, contact, own_versions, progress)
+        super().__init__(method, request, batch_kind, limits, contact, own_versions, progress)
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,7 +65,7 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
             self._end_reports()
             self._waiting.from_any_thread(self._call.cancel)
 
-    async def __anext__(self) -> EpisodeBatch:
+    async def __anext__(self) -> Batch:
         while True:
             while self._unread:
                 if (batch := self._read_next()) is not None:
@@ -83,7 +84,7 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
                 raise StopAsyncIteration
             self._take(response)
 
-    async def join(self, *, out: EpisodeBuffer | None = None) -> EpisodeBatch:
+    async def join(self, *, out: EpisodeBuffer | None = None) -> Batch:
         """Return the rest of the stream as one batch of whole episodes or fragments, with the account.
 
         The account covers the whole stream. If the first part of an episode was read before, its rest is a segment that
@@ -103,7 +104,8 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
             async for batch in self:
                 joining.add(batch)
                 del batch  # frees the message before the next one arrives
-            return self._with_moments(joining.join(self.end(), before), before)
+            whole = checked_batch(joining.join(self.end(), before), self._batch_kind)
+            return self._with_moments(whole, before)
 
     def close(self) -> None:
         """Cancel the call unless it is over."""

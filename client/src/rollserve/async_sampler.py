@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from rollserve._calls import requests
 from rollserve._calls.answers import DataCollector
@@ -14,6 +14,8 @@ from rollserve._calls.requests import restore_request
 from rollserve._calls.time_limits import DEFAULT_RENDER_SECONDS, DEFAULT_TIMEOUT
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.base_sampler import BaseSampler
+from rollserve.episode_batch import EpisodeBatch
+from rollserve.multi_agent_batch import Batch, MultiAgentBatch
 from rollserve.options import list_options
 from rollserve.status import SamplerStatus, samplers_from_proto, status_from_proto
 from rollserve_wire.environments import env_update_from_proto, env_values_from_proto
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from rollserve.async_record_stream import AsyncRecordStream
     from rollserve.async_round_stream import AsyncRoundStream
     from rollserve.cross_play import CrossPlay, Player, Seat
-    from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.episode_records import EpisodeRecords, RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
@@ -127,11 +128,13 @@ def aconnect(
         token,
         token_file,
     )
-    return AsyncSampler(connection)
+    return AsyncSampler(connection, EpisodeBatch)
 
 
 @list_options
-class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncDatasetStream"]):
+class AsyncSampler(
+    BaseSampler[AsyncSampleStream[Batch], "AsyncRoundStream[Batch]", "AsyncDatasetStream", Batch], Generic[Batch]
+):
     """Client of a sampler for asyncio: sends agents and environments, and receives episodes. For one event loop.
 
     `rollserve.aconnect` returns one. An `async with` block closes the connection at its end. A pickle carries the
@@ -151,8 +154,10 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
     or is cancelled leaves the rows where they were.
     """
 
-    def __init__(self, connection: Connection, channel: grpc.aio.Channel | None = None) -> None:
-        super().__init__(connection)
+    def __init__(
+        self, connection: Connection, batch_kind: type[Batch], channel: grpc.aio.Channel | None = None
+    ) -> None:
+        super().__init__(connection, batch_kind)
         self._channel = connection.async_channel(self._contact.gateways) if channel is None else channel
 
     async def __aenter__(self) -> Self:
@@ -163,8 +168,21 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
 
     async def close(self) -> None:
         """Close the connection. Calls that are running, and later ones, raise a `rollserve.CancelledError`."""
-        self._closed = True
+        self._contact.is_closed = True
         await self._channel.close()
+
+    @property
+    def multi_agent(self) -> AsyncSampler[MultiAgentBatch]:
+        """The same sampler for an environment with many agents: its calls return a `MultiAgentBatch`.
+
+        Both share the connection, and the versions that this client has set.
+
+        >>> batch = await sampler.multi_agent.obtain_samples(10_000)  # doctest: +SKIP
+        >>> batch.by_policy()["predator"].rewards.mean()  # doctest: +SKIP
+        """
+        sampler = AsyncSampler(self._connection, MultiAgentBatch, self._channel)
+        sampler._own_versions, sampler._contact = self._own_versions, self._contact
+        return sampler
 
     async def update_agent(
         self,
@@ -290,10 +308,10 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
 
     async def obtain_samples(
         self, num_steps: int, *, out: EpisodeBuffer | None = None, **options: Unpack[SamplingOptions]
-    ) -> EpisodeBatch:
+    ) -> Batch:
         """Sample whole episodes with at least `num_steps` steps in all.
 
-        Where the environment has many agents, the result is a `MultiAgentBatch`; see `rollserve.MultiAgentBatch.of`.
+        In an environment with many agents, `sampler.multi_agent` has this method, which returns a MultiAgentBatch.
 
         >>> batch = await sampler.obtain_samples(10_000, seed=7)  # doctest: +SKIP
 
@@ -318,10 +336,10 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         *,
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
-    ) -> EpisodeBatch:
+    ) -> Batch:
         """Sample an exact number of episodes on each worker: first all of worker 0, then all of worker 1, and so on.
 
-        Where the environment has many agents, the result is a `MultiAgentBatch`; see `rollserve.MultiAgentBatch.of`.
+        In an environment with many agents, `sampler.multi_agent` has this method, which returns a MultiAgentBatch.
 
         Args:
             num_episodes_per_worker: number of episodes of each worker; positive.
@@ -348,7 +366,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         fraction_of_samples: float | None = None,
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
-    ) -> EpisodeBatch:
+    ) -> Batch:
         """Sample exactly a number of steps, the same number of each row; episodes continue from call to call.
 
         Each segment is a fragment: the part of an episode that this call delivers. Fragments are ordered by worker. Of
@@ -356,6 +374,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
         fragments of episodes that go on, by row. A fragment of an episode that goes on has neither flag set.
         `first_steps` is the number of steps of the episode that earlier calls delivered. The `episode_indices` of a row
         rise by the number of rows from episode to episode.
+
+        In an environment with many agents, `sampler.multi_agent` has this method, which returns a MultiAgentBatch.
 
         An update of the agent leaves the rows as they are; an update of the environments starts them over. A call that
         fails leaves the rows where they were, and the next call continues from there.
@@ -402,7 +422,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
 
     async def evaluate(
         self, num_episodes: int, *, return_episodes: bool = False, **options: Unpack[EvaluationOptions]
-    ) -> Evaluation:
+    ) -> Evaluation[Batch]:
         """Evaluate the agent on a number of episodes, in environments that only evaluations use.
 
         An evaluation uses and changes nothing of the sampler's own, such as its sequence or its environments.
@@ -865,15 +885,22 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncData
 
         return AsyncDatasetStream(self._opened(self._stub.ReadDataset), request, limits, self._contact)
 
-    def _round_stream(self, parts: StreamParts) -> AsyncRoundStream:
+    def _round_stream(self, parts: StreamParts[Batch]) -> AsyncRoundStream[Batch]:
         from rollserve.async_round_stream import AsyncRoundStream
 
         return AsyncRoundStream(parts)
 
-    def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> AsyncSampleStream:
-        limits = self._time_limits(options)
+    def _stream(
+        self, method: Callable[..., Any], request: Request, options: SamplingOptions
+    ) -> AsyncSampleStream[Batch]:
         return AsyncSampleStream(
-            self._opened(method), request, limits, self._contact, self._own_versions, options.get("progress")
+            self._opened(method),
+            request,
+            self._batch_kind,
+            self._time_limits(options),
+            self._contact,
+            self._own_versions,
+            options.get("progress"),
         )
 
     async def _receive(

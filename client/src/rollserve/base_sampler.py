@@ -12,6 +12,7 @@ from rollserve._calls.interruptions import Contact
 from rollserve._calls.own_versions import OwnVersions
 from rollserve._calls.requests import stream_spec
 from rollserve._calls.time_limits import TimeLimits
+from rollserve.multi_agent_batch import Batch
 from rollserve_wire.checks import check_seconds
 from rollserve_wire.errors import closed_error
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -52,26 +53,26 @@ _LONG_WORK = (
 """Requests that make a server make environments, or try an agent; parameters alone are sent as bytes."""
 
 
-class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
+class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
     """A sampler on a server, whose streams are of one class each for calls, for rounds, and for reads of datasets."""
 
     _channel: Any
     update_agent: Callable[..., Any]
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, batch_kind: type[Batch]) -> None:
         self._connection = connection
         self._name = connection.sampler
         self._reception = connection.reception
+        self._batch_kind = batch_kind
         self._own_versions = OwnVersions(connection.shared)
-        self._closed = False
         self._contact = Contact(connection)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._connection}{', closed' if self._closed else ''}>"
+        return f"<{type(self).__name__} {self._connection}{', closed' if self._contact.is_closed else ''}>"
 
     def __reduce__(self) -> tuple[object, ...]:
         # Without the channel: a copy has a connection of its own, and counts as the same client.
-        return type(self), (self._connection,), {"_own_versions": self._own_versions}
+        return type(self), (self._connection, self._batch_kind), {"_own_versions": self._own_versions}
 
     @functools.cached_property
     def _stub(self) -> RawStreamsStub:
@@ -214,10 +215,20 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
         )
         self._own_versions.expect_in_call(spec.options)
         method, limits = self._opened(self._stub.StreamSamples), self._time_limits(options)
-        parts = StreamParts(method, spec, buffer_rounds, limits, self._contact, self._own_versions, self.update_agent)
-        return self._round_stream(parts)
+        return self._round_stream(
+            StreamParts(
+                method,
+                spec,
+                self._batch_kind,
+                buffer_rounds,
+                limits,
+                self._contact,
+                self._own_versions,
+                self.update_agent,
+            )
+        )
 
-    def _round_stream(self, parts: StreamParts) -> _Rounds:
+    def _round_stream(self, parts: StreamParts[Batch]) -> _Rounds:
         """Start a stream of rounds."""
         raise NotImplementedError
 
@@ -326,10 +337,10 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
 
     def _evaluation_reader(
         self, num_episodes: int, return_episodes: bool, options: EvaluationOptions
-    ) -> EvaluationReader:
+    ) -> EvaluationReader[Batch]:
         from rollserve._calls.evaluation_readers import EvaluationReader
 
-        reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
+        reader = EvaluationReader(self._name, num_episodes, return_episodes, self._batch_kind, self._reception, options)
         self._own_versions.expect_in_call(reader.request.options)
         return reader
 
@@ -378,12 +389,12 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
         """Wrap a method so that it raises the client's own error once the sampler is closed."""
 
         def call(*arguments: Any, **options: Any) -> _Result:
-            if self._closed:
+            if self._contact.is_closed:
                 raise closed_error("sampler")
             try:
                 return method(*arguments, **options)
             except ValueError:  # gRPC's error for a channel that was closed meanwhile
-                if not self._closed:
+                if not self._contact.is_closed:
                     raise
                 raise closed_error("sampler") from None
 

@@ -112,7 +112,7 @@ class Pairings:
             expected = "keys of agents that leave out none"
             raise InvalidArgumentError.of("seats", expected=expected, got=repr(self.seats), hint=str(error)) from None
 
-    def results(self, evaluation: Evaluation) -> CrossPlay:
+    def results(self, evaluation: Evaluation[Any]) -> CrossPlay:
         """Return the results of an evaluation with the lineups.
 
         Raises:
@@ -171,10 +171,10 @@ class CrossPlay:
     win_rate_intervals: np.ndarray
     elo: np.ndarray
     elo_margins: np.ndarray
-    evaluation: Evaluation
+    evaluation: Evaluation[Any]
 
     @classmethod
-    def of(cls, evaluation: Evaluation, seats: tuple[Seat, Seat] = (0, 1)) -> CrossPlay:
+    def of(cls, evaluation: Evaluation[Any], seats: tuple[Seat, Seat] = (0, 1)) -> CrossPlay:
         """Return the results of an evaluation in which policies met in two seats.
 
         Args:
@@ -254,7 +254,7 @@ def _keys(seat: Seat) -> tuple[str | int, ...]:
     return seat if isinstance(seat, tuple) else (seat,)
 
 
-def _by_seat(evaluation: Evaluation, seats: Sequence[Seat]) -> tuple[np.ndarray, np.ndarray]:
+def _by_seat(evaluation: Evaluation[Any], seats: Sequence[Seat]) -> tuple[np.ndarray, np.ndarray]:
     """Return which policy acted in each seat of each episode, (N, 2), and the mean return of its agents, (N, 2)."""
     found = evaluation.agent_returns
     if found is None:

@@ -53,7 +53,7 @@ __all__ = ["EpisodeBatch", "StepType", "concatenated", "derived", "with_spaces"]
 
 _RECEIPT = "receipt"
 """Column of a saved batch that holds the receipt's JSON."""
-_NOT_DERIVED = ("account", "round", "receipt")
+_NOT_DERIVED = ("account_or_none", "round", "receipt")
 """Fields that are of a whole batch, and not of some of its rows."""
 
 
@@ -124,7 +124,7 @@ class EpisodeBatch:
             None.
         observation_space, action_space: spaces of the environment's version, in batches of calls with the option
             `return_spaces`; otherwise None. Files and `to_list` do not hold them.
-        account: account of the call whose whole result the batch is; otherwise None.
+        account_or_none: account of the call whose whole result the batch is; otherwise None.
         round: round of `Sampler.stream` that the batch is, with its version and position; otherwise None.
         receipt: what verifies the batch, from `Sampler.with_receipt` or from a file; otherwise None. Files hold it.
 
@@ -160,7 +160,7 @@ class EpisodeBatch:
     env_actions: Columns | None = None
     observation_space: Space | None = None
     action_space: Space | None = None
-    account: Account | None = None
+    account_or_none: Account | None = None
     round: Round | None = None
     receipt: Receipt | None = None
 
@@ -193,6 +193,18 @@ class EpisodeBatch:
         from rollserve._codec.batch_tables import batch_html
 
         return batch_html(self)
+
+    @property
+    def account(self) -> Account:
+        """Account of the call whose whole result the batch is.
+
+        Raises:
+            ValueError: the batch is no whole result of a call, but a part of one, or from a file; `account_or_none` is
+                None then.
+        """
+        if self.account_or_none is None:
+            raise ValueError(f"account: {mismatch('the whole result of a call', 'a batch without an account')}")
+        return self.account_or_none
 
     @property
     def num_steps(self) -> int:

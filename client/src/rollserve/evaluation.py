@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from rollserve.account import Account, account_from_proto
+from rollserve.multi_agent_batch import Batch
 from rollserve_wire.environments import Reproducibility, reproducibility_from_proto
 from rollserve_wire.errors import mismatch
 from rollserve_wire.representations import briefly, value_html
 from rollserve_wire.summaries import Summary
 
 if TYPE_CHECKING:
-    from rollserve.episode_batch import EpisodeBatch
     from rollserve_wire.v1 import evaluation_pb2
 
 
@@ -34,7 +34,7 @@ _Key = TypeVar("_Key", str, "PolicyVersion")
 
 @briefly
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(Generic[Batch]):
     """Result of evaluating an agent on N episodes, in the order of their indices.
 
     >>> result = sampler.evaluate(100, deterministic=True)  # doctest: +SKIP
@@ -54,7 +54,7 @@ class Evaluation:
         first_episode_index: index of the first episode.
         reproducibility: which unit of work the same seed gives again.
         account: account of the call. Episodes that are not returned count as discarded.
-        episodes: the episodes, if the call asked for them; a MultiAgentBatch in an environment with many agents.
+        episodes: the episodes, if the call asked for them; a MultiAgentBatch from `sampler.multi_agent`.
         agent_returns: what each agent got, in an environment with many agents; None in others.
     """
 
@@ -70,7 +70,7 @@ class Evaluation:
     first_episode_index: int
     reproducibility: Reproducibility
     account: Account
-    episodes: EpisodeBatch | None = None
+    episodes: Batch | None = None
     agent_returns: AgentReturns | None = None
 
     def _repr_html_(self) -> str:
@@ -156,7 +156,7 @@ class PopulationEvaluation:
         return means
 
 
-def evaluation_from_proto(message: evaluation_pb2.Evaluation, episodes: EpisodeBatch | None) -> Evaluation:
+def evaluation_from_proto(message: evaluation_pb2.Evaluation, episodes: Batch | None) -> Evaluation[Batch]:
     """Return the evaluation that a message describes, with the episodes that were received before, if any."""
     return Evaluation(
         returns=np.array(message.returns, np.float64),

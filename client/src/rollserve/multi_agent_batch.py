@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,16 +12,18 @@ import numpy as np
 
 from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve_wire.columns import MANY_COLUMNS, POLICY_COLUMNS, joined_rows, leaves_of, map_columns
-from rollserve_wire.errors import mismatch
+from rollserve_wire.errors import InvalidArgumentError, mismatch
 from rollserve_wire.representations import briefly
 
 if TYPE_CHECKING:
+    import typing_extensions
+
     from rollserve.account import Account
     from rollserve.rounds import Round
     from rollserve_wire.columns import Columns
     from rollserve_wire.spaces import Space
 
-__all__ = ["AgentSteps", "MultiAgentBatch", "PolicyBatch"]
+__all__ = ["AgentSteps", "AnyBatch", "Batch", "MultiAgentBatch", "PolicyBatch", "checked_batch"]
 
 
 @briefly
@@ -132,7 +135,7 @@ class MultiAgentBatch:
         global_states: (T, *S), the environment's global state before each environment step; None unless
             `EnvSpec.global_state` asks for it. It has the same rows as `joint()`.
         last_global_states: (E, *S), the global state after the last step of each part; None alike.
-        account: account of the call whose whole result the batch is, in environment steps; otherwise None.
+        account_or_none: account of the call whose whole result the batch is, in environment steps; otherwise None.
         round: round of `Sampler.stream` that the batch is; otherwise None.
     """
 
@@ -146,7 +149,7 @@ class MultiAgentBatch:
     policies: tuple[PolicyBatch, ...]
     global_states: np.ndarray | None = None
     last_global_states: np.ndarray | None = None
-    account: Account | None = None
+    account_or_none: Account | None = None
     round: Round | None = None
 
     def __post_init__(self) -> None:
@@ -173,17 +176,6 @@ class MultiAgentBatch:
             hint = ": the batches of `by_policy()` and `by_agent()` have it" if known else ""
             raise AttributeError(f"'MultiAgentBatch' object has no attribute {name!r}{hint}", name=name, obj=self)
 
-    @classmethod
-    def of(cls, batch: object) -> MultiAgentBatch:
-        """Return a batch of an environment with many agents as such, for type checkers.
-
-        Raises:
-            TypeError: a batch of an environment with one agent.
-        """
-        if not isinstance(batch, cls):
-            raise TypeError(f"batch: {mismatch('one of an environment with many agents', type(batch).__name__)}")
-        return batch
-
     def with_spaces(self, spaces: tuple[Space, Space]) -> MultiAgentBatch:
         """Return the batch with the spaces of its policies' agents, given the Dict spaces of all agents."""
         observations, actions = (getattr(space, "spaces", {}) for space in spaces)
@@ -193,6 +185,18 @@ class MultiAgentBatch:
             described = with_spaces(part.batch, (observations[agent], actions[agent]))
             policies.append(dataclasses.replace(part, batch=described))
         return dataclasses.replace(self, policies=tuple(policies))
+
+    @property
+    def account(self) -> Account:
+        """Account of the call whose whole result the batch is, in environment steps.
+
+        Raises:
+            ValueError: the batch is no whole result of a call, but a part of one, or from a file; `account_or_none` is
+                None then.
+        """
+        if self.account_or_none is None:
+            raise ValueError(f"account: {mismatch('the whole result of a call', 'a batch without an account')}")
+        return self.account_or_none
 
     @property
     def num_steps(self) -> int:
@@ -350,6 +354,32 @@ class MultiAgentBatch:
         same = self.episode_indices[1:] == self.episode_indices[:-1]
         continues: np.ndarray = same & (self.first_steps[1:] == (self.first_steps + self.lengths)[:-1])
         return continues
+
+
+AnyBatch = EpisodeBatch | MultiAgentBatch
+"""Batch of an environment with one agent, or with many."""
+
+if TYPE_CHECKING:
+    # `typing.TypeVar` has defaults since Python 3.13, and the package that has them before is no requirement.
+    Batch = typing_extensions.TypeVar("Batch", bound=AnyBatch, default=EpisodeBatch)
+else:
+    Batch = typing.TypeVar("Batch")
+"""Kind of batch that a sampler's calls return."""
+
+
+def checked_batch(batch: AnyBatch, kind: type[Batch]) -> Batch:
+    """Return a batch of the kind that a sampler's calls return.
+
+    Raises:
+        InvalidArgumentError: a MultiAgentBatch where the sampler's calls return an EpisodeBatch, or the reverse.
+    """
+    if isinstance(batch, kind):
+        return batch
+    if isinstance(batch, MultiAgentBatch):
+        got, hint = f"agents {', '.join(batch.agents)}", "call the methods of sampler.multi_agent"
+        raise InvalidArgumentError.of("environment", expected="one with one agent", got=got, hint=hint)
+    expected, hint = "one with many agents", "call the methods of the sampler itself"
+    raise InvalidArgumentError.of("environment", expected=expected, got="one with one agent", hint=hint)
 
 
 def _no_steps(batch: EpisodeBatch, num_steps: int) -> AgentSteps:

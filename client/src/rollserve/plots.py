@@ -97,6 +97,6 @@ def _bins(values: np.ndarray) -> np.ndarray:
 
 def _title(batch: EpisodeBatch, unit: str) -> str:
     text = f"{len(batch):,} {unit}s, {batch.num_steps:,} steps"
-    if batch.account is not None:
+    if batch.account_or_none is not None:
         text += f", policy version {batch.account.policy_version}, seed {batch.account.seed}"
     return text

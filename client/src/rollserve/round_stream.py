@@ -11,19 +11,19 @@ import grpc
 
 from rollserve._calls.base_round_stream import BaseReceiver, BaseRoundStream
 from rollserve._calls.waiting import Queue, Waiting
+from rollserve.multi_agent_batch import Batch
 from rollserve_wire.errors import closed_error
 
 if TYPE_CHECKING:
     from rollserve._calls.base_round_stream import StreamParts
     from rollserve.account import Account
     from rollserve.agents import AgentUpdate
-    from rollserve.episode_batch import EpisodeBatch
     from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["RoundStream"]
 
 
-class RoundStream(BaseRoundStream, Iterator["EpisodeBatch"]):
+class RoundStream(BaseRoundStream[Batch], Iterator[Batch]):
     """Iterator over the rounds of continuous sampling, each as one batch, whose `round` says where it is from.
 
     A thread receives and joins the next rounds while the trainer learns. If the connection or the server is lost, the
@@ -39,9 +39,9 @@ class RoundStream(BaseRoundStream, Iterator["EpisodeBatch"]):
         RollserveError: from iteration, if the call fails.
     """
 
-    _receiver: _Receiver
+    _receiver: _Receiver[Batch]
 
-    def __init__(self, parts: StreamParts) -> None:
+    def __init__(self, parts: StreamParts[Batch]) -> None:
         super().__init__(parts)
         receiver = _Receiver(parts)
         receiver.start()
@@ -59,7 +59,7 @@ class RoundStream(BaseRoundStream, Iterator["EpisodeBatch"]):
         if hasattr(self, "_receiver") and not self._receiver.is_closed:
             self._receiver.close_from_any_thread()
 
-    def __next__(self) -> EpisodeBatch:
+    def __next__(self) -> Batch:
         while not self._has_ended:
             if not self._parts.buffer_rounds:
                 self._receiver.grant(self._num_handed)
@@ -110,16 +110,16 @@ class RoundStream(BaseRoundStream, Iterator["EpisodeBatch"]):
         self._receiver.close()
 
 
-class _Receiver(BaseReceiver):
+class _Receiver(BaseReceiver[Batch]):
     """The thread that receives rounds. It does not refer to the stream, which can be garbage-collected.
 
     Attributes:
         rounds: rounds that have arrived; behind the last one None, or the error that ended the stream.
     """
 
-    def __init__(self, parts: StreamParts) -> None:
+    def __init__(self, parts: StreamParts[Batch]) -> None:
         super().__init__(parts)
-        self.rounds: Queue[EpisodeBatch | Exception | None] = Queue()
+        self.rounds: Queue[Batch | Exception | None] = Queue()
         self._waiting = Waiting(parts.limits.timeout)
         self._lock = threading.Lock()  # where streams block, requests come from several threads
         self._requests: Queue[pb.StreamSamplesRequest | None] = Queue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from rollserve._calls import requests
 from rollserve._calls.answers import DataCollector
@@ -14,6 +14,8 @@ from rollserve._calls.receiving import collected, receive, receive_answer
 from rollserve._calls.requests import restore_request
 from rollserve._calls.time_limits import DEFAULT_RENDER_SECONDS, DEFAULT_TIMEOUT
 from rollserve.base_sampler import BaseSampler
+from rollserve.episode_batch import EpisodeBatch
+from rollserve.multi_agent_batch import Batch, MultiAgentBatch
 from rollserve.options import list_options
 from rollserve.sample_stream import SampleStream
 from rollserve.status import SamplerStatus, samplers_from_proto, status_from_proto
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from rollserve.agents import Agent, AgentUpdate, MemberParameters
     from rollserve.cross_play import CrossPlay, Player, Seat
     from rollserve.dataset_stream import DatasetStream
-    from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.episode_records import EpisodeRecords, RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
@@ -128,11 +129,11 @@ def connect(
         token,
         token_file,
     )
-    return Sampler(connection)
+    return Sampler(connection, EpisodeBatch)
 
 
 @list_options
-class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
+class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStream", Batch], Generic[Batch]):
     """Client of a sampler: sends agents and environments, and receives episodes. Thread-safe.
 
     `rollserve.connect` returns one. A `with` block closes the connection at its end. A pickle carries the
@@ -151,8 +152,8 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
     or is cancelled leaves the rows where they were.
     """
 
-    def __init__(self, connection: Connection, channel: grpc.Channel | None = None) -> None:
-        super().__init__(connection)
+    def __init__(self, connection: Connection, batch_kind: type[Batch], channel: grpc.Channel | None = None) -> None:
+        super().__init__(connection, batch_kind)
         self._channel = connection.channel(self._contact.gateways) if channel is None else channel
 
     def __enter__(self) -> Self:
@@ -163,8 +164,21 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
 
     def close(self) -> None:
         """Close the connection. Calls that are running, and later ones, raise a `rollserve.CancelledError`."""
-        self._closed = True
+        self._contact.is_closed = True
         self._channel.close()
+
+    @property
+    def multi_agent(self) -> Sampler[MultiAgentBatch]:
+        """The same sampler for an environment with many agents: its calls return a `MultiAgentBatch`.
+
+        Both share the connection, and the versions that this client has set.
+
+        >>> batch = sampler.multi_agent.obtain_samples(10_000)  # doctest: +SKIP
+        >>> batch.by_policy()["predator"].rewards.mean()  # doctest: +SKIP
+        """
+        sampler = Sampler(self._connection, MultiAgentBatch, self._channel)
+        sampler._own_versions, sampler._contact = self._own_versions, self._contact
+        return sampler
 
     def update_agent(
         self,
@@ -290,10 +304,10 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
 
     def obtain_samples(
         self, num_steps: int, *, out: EpisodeBuffer | None = None, **options: Unpack[SamplingOptions]
-    ) -> EpisodeBatch:
+    ) -> Batch:
         """Sample whole episodes with at least `num_steps` steps in all.
 
-        Where the environment has many agents, the result is a `MultiAgentBatch`; see `rollserve.MultiAgentBatch.of`.
+        In an environment with many agents, `sampler.multi_agent` has this method, which returns a MultiAgentBatch.
 
         >>> batch = sampler.obtain_samples(10_000, seed=7)  # doctest: +SKIP
 
@@ -318,10 +332,10 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
         *,
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
-    ) -> EpisodeBatch:
+    ) -> Batch:
         """Sample an exact number of episodes on each worker: first all of worker 0, then all of worker 1, and so on.
 
-        Where the environment has many agents, the result is a `MultiAgentBatch`; see `rollserve.MultiAgentBatch.of`.
+        In an environment with many agents, `sampler.multi_agent` has this method, which returns a MultiAgentBatch.
 
         Args:
             num_episodes_per_worker: number of episodes of each worker; positive.
@@ -348,7 +362,7 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
         fraction_of_samples: float | None = None,
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
-    ) -> EpisodeBatch:
+    ) -> Batch:
         """Sample exactly a number of steps, the same number of each row; episodes continue from call to call.
 
         Each segment is a fragment: the part of an episode that this call delivers. Fragments are ordered by worker. Of
@@ -356,6 +370,8 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
         fragments of episodes that go on, by row. A fragment of an episode that goes on has neither flag set.
         `first_steps` is the number of steps of the episode that earlier calls delivered. The `episode_indices` of a row
         rise by the number of rows from episode to episode.
+
+        In an environment with many agents, `sampler.multi_agent` has this method, which returns a MultiAgentBatch.
 
         An update of the agent leaves the rows as they are; an update of the environments starts them over. A call that
         fails leaves the rows where they were, and the next call continues from there.
@@ -402,7 +418,7 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
 
     def evaluate(
         self, num_episodes: int, *, return_episodes: bool = False, **options: Unpack[EvaluationOptions]
-    ) -> Evaluation:
+    ) -> Evaluation[Batch]:
         """Evaluate the agent on a number of episodes, in environments that only evaluations use.
 
         An evaluation uses and changes nothing of the sampler's own, such as its sequence or its environments.
@@ -865,15 +881,20 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
 
         return DatasetStream(self._opened(self._stub.ReadDataset), request, limits, self._contact)
 
-    def _round_stream(self, parts: StreamParts) -> RoundStream:
+    def _round_stream(self, parts: StreamParts[Batch]) -> RoundStream[Batch]:
         from rollserve.round_stream import RoundStream
 
         return RoundStream(parts)
 
-    def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> SampleStream:
-        limits = self._time_limits(options)
+    def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> SampleStream[Batch]:
         return SampleStream(
-            self._opened(method), request, limits, self._contact, self._own_versions, options.get("progress")
+            self._opened(method),
+            request,
+            self._batch_kind,
+            self._time_limits(options),
+            self._contact,
+            self._own_versions,
+            options.get("progress"),
         )
 
     def _receive(

@@ -26,6 +26,7 @@ __all__ = [
     "SamplerStatus",
     "SamplerSummary",
     "WorkerStatus",
+    "duration_text",
     "quota_to_proto",
     "samplers_from_proto",
     "status_from_proto",
@@ -328,3 +329,10 @@ def seconds_of(message: Any, field: str) -> float | None:
         return None
     duration: Duration = getattr(message, field)
     return duration.ToNanoseconds() / 1e9
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as people read it, such as `90 s`, `5 min` or `2.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve.episode_records import CallKind, EpisodeRecords
+from rollserve.status import duration_text
 from rollserve_wire.errors import PreconditionError
 from rollserve_wire.reasons import Reason
 
@@ -123,16 +124,17 @@ def _screen(target: str, before: _Look, now: _Look, recent: _Recent, max_workers
     head.add_column(style="bold")
     head.add_column()
     envs = ", ".join(dict.fromkeys(env.id for env in status.envs))
-    head.add_row("sampler", f"{status.sampler} on {target}, up {_time(counters.uptime_seconds)}")
+    head.add_row("sampler", f"{status.sampler} on {target}, up {duration_text(counters.uptime_seconds)}")
     head.add_row("environment", f"{envs}, version {status.env_version}")
-    age = f", set {_time(status.policy_age_seconds)} ago" if status.policy_version else ""
+    age = f", set {duration_text(status.policy_age_seconds)} ago" if status.policy_version else ""
     head.add_row("policy", f"version {status.policy_version}{age}")
     head.add_row("calls", f"{status.num_running_calls} running, {status.num_queued_calls} queued")
     head.add_row("rates", f"{_steps_per_second(before, now):,.0f} steps/s, {recent.per_second:,.1f} episodes/s")
     head.add_row("restarts", f"{counters.num_worker_restarts} of workers")
     for name, values in (("return", recent.returns), ("length", recent.lengths)):
         head.add_row(name, _distribution(values))
-    head.add_row("", _bars(recent.returns))
+    if bars := _bars(recent.returns):
+        head.add_row("trend", f"{bars}  of the returns, the oldest first")
     workers = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("worker", "health"):
         workers.add_column(name)
@@ -187,10 +189,3 @@ def _bars(values: np.ndarray) -> str:
         return ""
     heights = (means - means.min()) / max(means.max() - means.min(), 1e-12)
     return "".join(_BARS[round(height * (len(_BARS) - 1))] for height in heights)
-
-
-def _time(seconds: float) -> str:
-    """Return a time as people read it."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

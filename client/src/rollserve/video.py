@@ -132,7 +132,7 @@ def render_request(
         if given:
             raise ValueError(f"{given[0]}: {mismatch('none beside a batch, whose episode has its actions', 'one')}")
         request.recorded.CopyFrom(_recorded(batch.take([checked_segment(batch, segment)])))
-        if env_version is None and batch.account is not None and batch.account.env_version:
+        if env_version is None and batch.account_or_none is not None and batch.account.env_version:
             env_version = batch.account.env_version
     elif index is None:
         raise ValueError(f"index: {mismatch('the index of an episode, or a batch', 'neither')}")

@@ -39,6 +39,7 @@ _KINDS: Mapping[type[rollserve.RollserveError], str] = {
     rollserve.CancelledError: "cancelled",
     rollserve.DeadlineError: "deadline",
 }
+_Sampler = rollserve.Sampler[rollserve.EpisodeBatch] | rollserve.Sampler[rollserve.MultiAgentBatch]
 _RENAMED = {"environment_version": "env_version"}
 _NUMBERS = {"temperatures": "temperature", "noise_scales": "noise_scale", "epsilons": "epsilon"}
 
@@ -60,12 +61,14 @@ def _results(case: _Json) -> list[_Json]:
             rollserve.connect(connect.pop("target"), **connect, **options) as sampler,
         ):
             warnings.simplefilter("always", RuntimeWarning)
-            return [_result(sampler, operation, caught) for operation in case["operations"]]
+            has_many_agents = any("multi_agent" in operation for operation in case["operations"])
+            calls: _Sampler = sampler.multi_agent if has_many_agents else sampler
+            return [_result(calls, operation, caught) for operation in case["operations"]]
     except rollserve.RollserveError as error:
         return [_error(error)] * len(case["operations"])
 
 
-def _result(sampler: rollserve.Sampler, operation: _Json, caught: list[warnings.WarningMessage]) -> _Json:
+def _result(sampler: _Sampler, operation: _Json, caught: list[warnings.WarningMessage]) -> _Json:
     if operation["do"] == "warnings":
         return {"warnings": [str(each.message) for each in caught]}
     try:
@@ -97,16 +100,16 @@ def _env_update(operation: _Json) -> rollserve.EnvSpec | rollserve.EnvChange:
     return _env(operation) if "id" in operation else rollserve.EnvChange(kwargs=operation["kwargs"])
 
 
-def _update_env(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _update_env(sampler: _Sampler, operation: _Json) -> _Json:
     return {"environment_version": sampler.update_env(_env_update(operation)).env_version}
 
 
-def _update_env_per_worker(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _update_env_per_worker(sampler: _Sampler, operation: _Json) -> _Json:
     updates = [each and _env_update(each) for each in operation["updates"]]
     return {"environment_version": sampler.update_env(per_worker=updates).env_version}
 
 
-def _call_environments(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _call_environments(sampler: _Sampler, operation: _Json) -> _Json:
     version, arguments = operation.get("environment_version"), operation.get("arguments", ())
     return {"values": sampler.call_environments(operation["method"], *arguments, env_version=version)}
 
@@ -168,20 +171,20 @@ def _change(change: _Json) -> rollserve.AgentChange:
     return rollserve.AgentChange(change.get("kwargs", {}), _arrays(change.get("parameters", {})))
 
 
-def _update_agent(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _update_agent(sampler: _Sampler, operation: _Json) -> _Json:
     skip = operation.get("skip_if_identical", False)
     return {"policy_version": sampler.update_agent(_update(operation), skip_if_identical=skip)}
 
 
-def _update_policies(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _update_policies(sampler: _Sampler, operation: _Json) -> _Json:
     return {"policy_version": sampler.update_agent(_policies(operation))}
 
 
-def _change_agent(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _change_agent(sampler: _Sampler, operation: _Json) -> _Json:
     return {"policy_version": sampler.update_agent(_change(operation))}
 
 
-def _update_agent_per_worker(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _update_agent_per_worker(sampler: _Sampler, operation: _Json) -> _Json:
     updates = [each and _update(each) for each in operation["updates"]]
     return {"policy_version": sampler.update_agent(per_worker=updates)}
 
@@ -204,10 +207,9 @@ def _options(operation: _Json) -> dict[str, Any]:
     return result
 
 
-def _result_of(batch: object, operation: _Json) -> _Json:
+def _result_of(batch: rollserve.EpisodeBatch | rollserve.MultiAgentBatch, operation: _Json) -> _Json:
     """Describe the batch of a call, of one agent or of many."""
     if not isinstance(batch, rollserve.MultiAgentBatch):
-        assert isinstance(batch, rollserve.EpisodeBatch)  # noqa: S101  # there is no third kind
         return {"batch": _batch(batch)}
     result = {"multi_agent_batch": _many(batch)}
     if "by_agent" in operation.get("views", ()):
@@ -241,8 +243,7 @@ def _steps(steps: rollserve.AgentSteps) -> _Json:
     return {name: describe_columns(leaves_of(getattr(steps, name))) for name in names}
 
 
-def _account(account: rollserve.Account | None) -> _Json:
-    assert account is not None  # noqa: S101  # the batches of calls have one
+def _account(account: rollserve.Account) -> _Json:
     names = ("num_steps", "num_episodes", "num_resumptions", "num_non_finite_steps")
     described = {name: getattr(account, name) for name in names}
     return {**described, "seed": str(account.seed), "dropped_infos": dict(account.dropped_infos)}
@@ -254,29 +255,29 @@ def _batch(batch: rollserve.EpisodeBatch) -> _Json:
     columns = {name: getattr(batch, name) for name in GROUPS}
     description |= describe_groups({name: {} if each is None else leaves_of(each) for name, each in columns.items()})
     description["returns_before"] = describe_sums(batch.returns_before)
-    if batch.account is not None:
+    if batch.account_or_none is not None:
         description["account"] = _account(batch.account)
     return description
 
 
-def _obtain_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _obtain_samples(sampler: _Sampler, operation: _Json) -> _Json:
     start = time.perf_counter()
     batch = sampler.obtain_samples(operation["num_steps"], **_options(operation))
     return {"seconds": time.perf_counter() - start, **_result_of(batch, operation)}
 
 
-def _obtain_exact_episodes(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _obtain_exact_episodes(sampler: _Sampler, operation: _Json) -> _Json:
     batch = sampler.obtain_exact_episodes(operation["num_episodes_per_worker"], **_options(operation))
     return _result_of(batch, operation)
 
 
-def _obtain_fragments(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _obtain_fragments(sampler: _Sampler, operation: _Json) -> _Json:
     options = {name: operation[name] for name in ("row_step_count", "soft_horizon") if name in operation}
     batch = sampler.obtain_fragments(operation["num_steps"], **options, **_options(operation))
     return _result_of(batch, operation)
 
 
-def _stream_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _stream_samples(sampler: _Sampler, operation: _Json) -> _Json:
     num_batches = num_steps = 0
     reports: list[rollserve.CallProgress] = []
     with sampler.stream_samples(operation["num_steps"], progress=reports.append, **_options(operation)) as stream:
@@ -292,7 +293,7 @@ def _stream_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
     return result
 
 
-def _evaluate(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _evaluate(sampler: _Sampler, operation: _Json) -> _Json:
     options = _options(operation)
     if "policy_maps" in operation:
         options["policy_map"] = list(map(_policy_map, operation["policy_maps"]))
@@ -314,7 +315,7 @@ def _agent_returns(returns: rollserve.AgentReturns) -> _Json:
     }
 
 
-def _status(sampler: rollserve.Sampler, _: _Json) -> _Json:
+def _status(sampler: _Sampler, _: _Json) -> _Json:
     status = sampler.status()
     return {
         "policy_version": status.policy_version,
@@ -323,7 +324,7 @@ def _status(sampler: rollserve.Sampler, _: _Json) -> _Json:
     }
 
 
-_OPERATIONS: Mapping[str, Callable[[rollserve.Sampler, _Json], _Json]] = {
+_OPERATIONS: Mapping[str, Callable[[_Sampler, _Json], _Json]] = {
     "update_env": _update_env,
     "change_env": _update_env,
     "update_env_per_worker": _update_env_per_worker,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.joining import Joining
@@ -13,7 +13,7 @@ from rollserve._calls.responses import read_response
 from rollserve._calls.stream_reader import BaseReader, warn_of
 from rollserve.account import account_from_proto
 from rollserve.episode_batch import EpisodeBatch
-from rollserve.multi_agent_batch import MultiAgentBatch
+from rollserve.multi_agent_batch import Batch, MultiAgentBatch, checked_batch
 from rollserve.rounds import StreamProgress, round_from_proto, stream_progress_from_proto
 from rollserve_wire.errors import PreconditionError, ServerError, malformed_error, mismatch
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 __all__ = ["BaseReceiver", "BaseRoundStream", "RoundReader", "StreamParts"]
 
 
-class StreamParts(NamedTuple):
+class StreamParts(NamedTuple, Generic[Batch]):
     """Parts that a stream is made of.
 
     Attributes:
         method: begins a call: takes an iterator of requests, and `timeout`.
         spec: what to sample.
+        batch_kind: kind of batch that a round is.
         buffer_rounds: number of rounds to receive before they are wanted.
         limits: time limits.
         contact: contact with the server.
@@ -48,6 +49,7 @@ class StreamParts(NamedTuple):
 
     method: Callable[..., Any]
     spec: pb.StreamSpec
+    batch_kind: type[Batch]
     buffer_rounds: int
     limits: TimeLimits
     contact: Contact
@@ -55,15 +57,15 @@ class StreamParts(NamedTuple):
     update_agent: Callable[..., Any]
 
 
-class BaseReceiver:
+class BaseReceiver(Generic[Batch]):
     """The receiving end of a stream, over all calls that deliver it.
 
     Attributes:
         reader: reads the responses.
     """
 
-    def __init__(self, parts: StreamParts) -> None:
-        self.reader = RoundReader(parts.spec, self._begin)
+    def __init__(self, parts: StreamParts[Batch]) -> None:
+        self.reader = RoundReader(parts.spec, parts.batch_kind, self._begin)
         self.is_ending = False
         self._parts = parts
         self._interruptions = Interruptions(parts.limits, parts.contact)
@@ -78,7 +80,7 @@ class BaseReceiver:
         num_rounds = max(num_taken - self._num_before, 0)
         return pb.StreamSamplesRequest(receipt=pb.StreamReceipt(round_count=num_rounds))
 
-    def _rounds_of(self, message: Bytes) -> Iterator[EpisodeBatch]:
+    def _rounds_of(self, message: Bytes) -> Iterator[Batch]:
         """Yield the rounds that a message completes."""
         self._parts.contact.was_made = True
         for response in self.reader.split(message):
@@ -103,17 +105,17 @@ class BaseReceiver:
         self._parts.own_versions.set_agent(beginning)
 
 
-class BaseRoundStream:
+class BaseRoundStream(Generic[Batch]):
     """The end of a stream that a trainer holds: which rounds it gets, and the account."""
 
-    _receiver: BaseReceiver
+    _receiver: BaseReceiver[Batch]
 
-    def __init__(self, parts: StreamParts) -> None:
+    def __init__(self, parts: StreamParts[Batch]) -> None:
         self._parts = parts
         self._num_handed = 0
         self._has_ended = False
         # Rounds that arrived and were not handed out: because they were too old by then, and at the end.
-        self._stale: list[EpisodeBatch] = []
+        self._stale: list[Batch] = []
         self._num_stale_episodes = self._num_stale_steps = 0
         self._num_unread_episodes = self._num_unread_steps = 0
 
@@ -150,7 +152,7 @@ class BaseRoundStream:
             num_unsent_steps=account.num_unsent_steps + self._num_unread_steps,
         )
 
-    def _is_wanted(self, batch: EpisodeBatch) -> bool:
+    def _is_wanted(self, batch: Batch) -> bool:
         """Whether a round is handed out: not if this client has updated the agent too often since it was sampled."""
         self._num_handed += 1
         spec, current, sampled = self._parts.spec, self._parts.own_versions.policy_version, batch.round
@@ -163,13 +165,13 @@ class BaseRoundStream:
         self._num_stale_episodes += sampled.num_episodes
         return False
 
-    def _count_unread(self, batch: EpisodeBatch) -> None:
+    def _count_unread(self, batch: Batch) -> None:
         assert batch.round is not None  # noqa: S101
         self._num_unread_steps += batch.round.num_steps
         self._num_unread_episodes += batch.round.num_episodes
 
 
-class RoundReader(BaseReader):
+class RoundReader(BaseReader, Generic[Batch]):
     """Reader of one stream's responses. The batches of a round are joined as they arrive.
 
     Attributes:
@@ -177,17 +179,21 @@ class RoundReader(BaseReader):
         num_rounds: number of rounds received.
     """
 
-    def __init__(self, spec: pb.StreamSpec, on_beginning: Callable[[Beginning], object]) -> None:
+    def __init__(
+        self, spec: pb.StreamSpec, batch_kind: type[Batch], on_beginning: Callable[[Beginning], object]
+    ) -> None:
         """Start with the first call's request.
 
         Args:
             spec: the request.
+            batch_kind: kind of batch that a round is.
             on_beginning: takes the beginning of the stream, once it is known.
         """
         super().__init__(on_beginning)
         self.progress = StreamProgress()
         self.num_rounds = 0
         self._spec = spec
+        self._batch_kind = batch_kind
         self._beginning: Beginning | None = None
         self._last: Round | None = None
         self._num_steps = self._num_episodes = 0
@@ -207,7 +213,7 @@ class RoundReader(BaseReader):
         """Whether all steps have arrived that the stream is for."""
         return self._spec.HasField("step_count") and self._num_steps >= self._spec.step_count
 
-    def read(self, response: Bytes) -> EpisodeBatch | None:
+    def read(self, response: Bytes) -> Batch | None:
         """Read a serialized response; return the batch of a round if that is complete now.
 
         Raises:
@@ -308,12 +314,12 @@ class RoundReader(BaseReader):
             self._joining = Joining(self._num_expected_steps)
         self._joining.add(self._with_spaces(batch))
 
-    def _end_round(self, ended: Round) -> EpisodeBatch:
+    def _end_round(self, ended: Round) -> Batch:
         joining, self._joining = self._joining, None
         if joining is None:
             raise malformed_error(f"round {ended.number} has no batches")
         with joining:
-            batch = cast("EpisodeBatch", joining.join_round(ended))  # of many agents in environments of such
+            batch = checked_batch(joining.join_round(ended), self._batch_kind)
         self._last = ended
         self._num_expected_steps = ended.num_steps + ended.num_steps // 8
         self.num_rounds += 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic
 
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.stream_reader import StreamReader
-from rollserve.multi_agent_batch import MultiAgentBatch
+from rollserve.multi_agent_batch import Batch, MultiAgentBatch, checked_batch
 from rollserve.progress import CallProgress
 from rollserve.progress_displays import Reporter
 from rollserve_wire.columns import leaves_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rollserve._calls.interruptions import Contact
     from rollserve._calls.own_versions import OwnVersions
     from rollserve._calls.responses import Bytes
-    from rollserve._calls.resumption import AnyBatch, Request
+    from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
@@ -33,19 +33,21 @@ if TYPE_CHECKING:
 __all__ = ["BaseStream"]
 
 
-class BaseStream:
+class BaseStream(Generic[Batch]):
     """State of a sampling stream, over all calls that deliver it."""
 
     def __init__(
         self,
         method: Callable[..., Any],
         request: Request,
+        batch_kind: type[Batch],
         limits: TimeLimits,
         contact: Contact,
         own_versions: OwnVersions,
         progress: ProgressOption | None = None,
     ) -> None:
         self._method = method
+        self._batch_kind = batch_kind
         self._limits = limits
         self._contact = contact
         updates_agent = request.options.HasField("agent_update")
@@ -97,7 +99,7 @@ class BaseStream:
         self._contact.was_made = True
         self._unread += self._reader.split(message)
 
-    def _with_moments(self, batch: AnyBatch, before: tuple[int, int]) -> EpisodeBatch:
+    def _with_moments(self, batch: Batch, before: tuple[int, int]) -> Batch:
         """Return the joined batch with the moments in its account that an interruption has left without.
 
         Args:
@@ -105,8 +107,8 @@ class BaseStream:
             before: numbers of episodes and steps of the stream that are not in the batch.
         """
         account, partial = batch.account, self._reader.end()
-        if account is None or not account.num_resumptions or any(before):
-            return cast("EpisodeBatch", batch)
+        if not account.num_resumptions or any(before):
+            return batch
         if isinstance(batch, MultiAgentBatch):
             # A policy that did not act since the interruption has none, and then the others know which leaves do.
             by_policy = batch.by_policy() if partial.policy_moments else {}
@@ -119,7 +121,7 @@ class BaseStream:
         else:
             both = self._moments_of(batch, partial.observation_moments, partial.return_moments)
             account = dataclasses.replace(account, observation_moments=both[0], return_moments=both[1])
-        return cast("EpisodeBatch", dataclasses.replace(batch, account=account))
+        return dataclasses.replace(batch, account_or_none=account)
 
     def _moments_of(
         self, batch: EpisodeBatch, observations: RunningMoments | None, returns: RunningMoments | None
@@ -135,7 +137,7 @@ class BaseStream:
             returns = return_moments_of(batch, self._request.options.return_discount)
         return observations, returns
 
-    def _read_next(self) -> EpisodeBatch | None:
+    def _read_next(self) -> Batch | None:
         """Read the next response; return the part of its batch that was not received before, if there is any."""
         batch = self._reader.read(self._unread.popleft())
         self._interruptions.waiting_for = self._reader.waiting_for
@@ -143,7 +145,7 @@ class BaseStream:
             self._interruptions.advance()
         if self._reporter is not None:
             self._report(self._reporter)
-        return cast("EpisodeBatch | None", batch)  # of many agents in environments of such
+        return None if batch is None else checked_batch(batch, self._batch_kind)
 
     def _report(self, reporter: Reporter) -> None:
         try:

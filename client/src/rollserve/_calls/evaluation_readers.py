@@ -22,7 +22,7 @@ from rollserve.evaluation import (
     evaluation_from_proto,
     population_evaluation_from_proto,
 )
-from rollserve.multi_agent_batch import MultiAgentBatch
+from rollserve.multi_agent_batch import AnyBatch, Batch, MultiAgentBatch, checked_batch
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
 from rollserve.progress_displays import Reporter
@@ -35,7 +35,6 @@ from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve._calls.requests import Reception
-    from rollserve._calls.resumption import AnyBatch
     from rollserve.account import Account
     from rollserve.agents import MemberParameters
     from rollserve.options import PolicyMapOption
@@ -151,7 +150,7 @@ class Reader(Generic[_Result]):
             options.environment_version = beginning.environment_version
 
 
-class EvaluationReader(Reader[Evaluation]):
+class EvaluationReader(Reader[Evaluation[Batch]]):
     """Reader of the responses of Evaluate."""
 
     def __init__(
@@ -159,6 +158,7 @@ class EvaluationReader(Reader[Evaluation]):
         sampler: str,
         num_episodes: int,
         return_episodes: bool,
+        batch_kind: type[Batch],
         reception: Reception,
         options: EvaluationOptions,
     ) -> None:
@@ -184,6 +184,7 @@ class EvaluationReader(Reader[Evaluation]):
         )
         super().__init__(request, num_episodes, options)
         self._returns_episodes = return_episodes
+        self._batch_kind = batch_kind
         self._parts: list[AnyBatch] = []
 
     def begin(self) -> None:
@@ -220,12 +221,12 @@ class EvaluationReader(Reader[Evaluation]):
         self._parts.append(batch)
         self.waiting_for = ""
 
-    def _joined(self, account: Account) -> EpisodeBatch:
-        """Return the episodes; raises as `Joining.join`."""
+    def _joined(self, account: Account) -> Batch:
+        """Return the episodes; raises as `Joining.join` and `checked_batch`."""
         with Joining() as joining:
             for part in self._parts:
                 joining.add(part)
-            return joining.join(account)  # type: ignore[return-value]  # `MultiAgentBatch.of` tells type checkers
+            return checked_batch(joining.join(account), self._batch_kind)
 
 
 class PopulationReader(Reader[PopulationEvaluation]):

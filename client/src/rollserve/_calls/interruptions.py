@@ -35,12 +35,13 @@ class Contact:
         connection: arguments of the connection.
         gateways: gateways that the connection's target stands for.
         was_made: whether the server has answered.
+        is_closed: whether the client has closed the connection.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.gateways = Gateways(connection.target)
-        self.was_made = False
+        self.was_made = self.is_closed = False
 
     def is_lost(self, error: grpc.RpcError) -> bool:
         """Whether an error means that a server which has answered before is away, without an error of its own."""

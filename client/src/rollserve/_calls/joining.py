@@ -29,9 +29,9 @@ from rollserve_wire.errors import InvalidArgumentError, malformed_error, mismatc
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rollserve._calls.resumption import AnyBatch
     from rollserve.account import Account
     from rollserve.episode_buffer import ArrayKey
+    from rollserve.multi_agent_batch import AnyBatch
     from rollserve.rounds import Round
     from rollserve_wire.spaces import Space
 
@@ -164,7 +164,7 @@ def _joined_of_many(batches: Sequence[MultiAgentBatch], account: Account, before
     """Return the batches as one, in new arrays, with the account; raises as `join_batches`."""
     batch = _concatenated(batches)
     _check_account(batch, account, before)
-    return dataclasses.replace(batch, account=account)
+    return dataclasses.replace(batch, account_or_none=account)
 
 
 def _concatenated(batches: Sequence[MultiAgentBatch]) -> MultiAgentBatch:
@@ -184,7 +184,7 @@ def _check_round(batch: AnyBatch, ended: Round) -> None:
 
 def _with_account(batch: EpisodeBatch, account: Account, before: tuple[int, int]) -> EpisodeBatch:
     _check_account(batch, account, before)
-    return _unchecked({**vars(batch), "account": account})
+    return _unchecked({**vars(batch), "account_or_none": account})
 
 
 def _check_account(batch: AnyBatch, account: Account, before: tuple[int, int]) -> None:
@@ -258,7 +258,7 @@ def _batch(arrays: Mapping[ArrayKey, np.ndarray]) -> EpisodeBatch:
         fields.setdefault(name, {})[leaf] = array
     columns: dict[str, Any] = {name: columns_of(leaves) for name, leaves in fields.items() if name not in INFOS}
     columns |= {name: fields.get(name, {}) for name in INFOS}
-    return _unchecked(dict.fromkeys((*COLUMNS, "account")) | columns)
+    return _unchecked(dict.fromkeys((*COLUMNS, "account_or_none")) | columns)
 
 
 def _unchecked(columns: Mapping[str, Any]) -> EpisodeBatch:

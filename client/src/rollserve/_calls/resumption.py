@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rollserve.episode_batch import EpisodeBatch
 from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve_wire.errors import malformed_error, mismatch
 from rollserve_wire.v1 import episode_batch_pb2
@@ -16,11 +15,9 @@ from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve.account import Account
+    from rollserve.multi_agent_batch import AnyBatch
 
-__all__ = ["REPEATABLE", "AnyBatch", "Request", "Resumption"]
-
-AnyBatch = EpisodeBatch | MultiAgentBatch
-"""Batch of an environment with one agent, or with many."""
+__all__ = ["REPEATABLE", "Request", "Resumption"]
 
 Request = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
 """Request for a stream of batches."""

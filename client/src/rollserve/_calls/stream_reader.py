@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rollserve._calls.responses import Bytes, Content
-    from rollserve._calls.resumption import AnyBatch, Request
+    from rollserve._calls.resumption import Request
+    from rollserve.multi_agent_batch import AnyBatch
     from rollserve_wire.spaces import Space
     from rollserve_wire.v1.episode_batch_pb2 import SharedMemory
 

@@ -79,7 +79,7 @@ def _statistics(batch: Any) -> Iterator[tuple[str, str]]:
             mean = values.mean()
         yield name, f"mean {mean:.4g}, {range_text(values)}"
     versions = _range_of_versions(batch.policy_versions)
-    account = batch.account
+    account = batch.account_or_none
     if account is not None:
         versions += f", environment {account.env_version}, seed {account.seed}"
     yield "versions", versions

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from rollserve.cli.arguments import count, json_object
-from rollserve.status import Quota
+from rollserve.cli.arguments import count, json_object, positive
+from rollserve.status import Quota, duration_text
 from rollserve.top import show_top
 from rollserve_wire.environments import EnvSpec, MultiAgentApi
 from rollserve_wire.errors import InvalidArgumentError, mismatch
@@ -53,7 +53,7 @@ def add_resize(commands: Commands, common: argparse.ArgumentParser) -> None:
         help="change the number of workers",
         description="Add or remove workers while the sampler runs. Calls that are running keep their workers.",
     )
-    resize.add_argument("workers", type=count, metavar="N", help="new number of workers")
+    resize.add_argument("workers", type=positive, metavar="N", help="new number of workers")
     resize.set_defaults(run=_resize)
 
 
@@ -79,8 +79,10 @@ def add_create(commands: Commands, common: argparse.ArgumentParser) -> None:
         choices=get_args(MultiAgentApi),
         help="interface of PettingZoo that the environment has, if it has many agents",
     )
-    create.add_argument("--workers", type=count, default=1, metavar="N", help="number of workers (default: 1)")
-    create.add_argument("--rows", type=count, metavar="N", help="rows of each worker (default: the server's setting)")
+    create.add_argument("--workers", type=positive, default=1, metavar="N", help="number of workers (default: 1)")
+    create.add_argument(
+        "--rows", type=positive, metavar="N", help="rows of each worker (default: the server's setting)"
+    )
     create.add_argument("--seed", type=int, metavar="N", help="root seed of the episodes (default: a random one)")
     create.add_argument(
         "--lease-seconds",
@@ -155,7 +157,7 @@ def _describe(status: SamplerStatus) -> str:
     """Return lines about a sampler, its environments, agent, counters and workers."""
     counters = status.counters
     lines = [
-        f"sampler {status.sampler}, server {status.server_version}, up {counters.uptime_seconds:.0f} s",
+        f"sampler {status.sampler}, server {status.server_version}, up {duration_text(counters.uptime_seconds)}",
         f"environment: {_describe_envs(status.envs)} (version {status.env_version})",
         _describe_quota(status),
         *([f"hidden arguments: {', '.join(status.hidden_arguments)}"] if status.hidden_arguments else ()),
@@ -180,7 +182,7 @@ def _table_of(samplers: Sequence[SamplerSummary]) -> str:
     """Return a table with a line for each sampler."""
     rows = [("SAMPLER", "OWNER", "WORKERS", "POLICY", "LEASE LEFT", "ENVIRONMENT")]
     for each in samplers:
-        lease = "-" if each.lease_left_seconds is None else f"{each.lease_left_seconds:.0f} s"
+        lease = "-" if each.lease_left_seconds is None else duration_text(each.lease_left_seconds)
         row = each.sampler, each.owner or "-", str(each.num_workers), str(each.policy_version), lease
         rows.append((*row, ", ".join(each.env_ids)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -200,7 +202,7 @@ def _describe_quota(status: SamplerStatus) -> str:
         "calls at a time": quota.num_calls,
         "steps/s": quota.steps_per_second,
     }
-    lease = "no lease" if status.lease_seconds is None else f"lease {status.lease_seconds:g} s"
+    lease = "no lease" if status.lease_seconds is None else f"lease {duration_text(status.lease_seconds)}"
     limited = ", ".join(f"{value:,.15g} {name}" for name, value in limits.items() if value)
     return f"owner {status.owner or 'none'}, {lease}, at most {limited or 'anything'}"
 

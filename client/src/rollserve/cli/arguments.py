@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -29,19 +30,19 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def count(text: str) -> int:
-    """Parse a whole number, which may be written as 1e6."""
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-        if number.is_integer():
+def count(text: str, at_least: int = 0) -> int:
+    """Parse a whole number that is not negative, which may be written as 1e6."""
+    with contextlib.suppress(OverflowError, ValueError):
+        number = int(text) if text.lstrip("+-").isdecimal() else float(text)
+        if number == int(number) >= at_least:
             return int(number)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(mismatch("a whole number, such as 10000 or 1e4", repr(text)))
+    kind = "positive whole" if at_least else "whole"
+    raise argparse.ArgumentTypeError(mismatch(f"a {kind} number, such as 10000 or 1e4", repr(text)))
+
+
+def positive(text: str) -> int:
+    """Parse a whole number above 0, which may be written as 1e6."""
+    return count(text, at_least=1)
 
 
 def numbers(text: str) -> list[float]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 from rollserve._calls.time_limits import DEFAULT_RENDER_SECONDS
 from rollserve._codec.batch_tables import range_text
 from rollserve.agents import RandomAgent
-from rollserve.cli.arguments import check_writable, count, numbers, write
+from rollserve.cli.arguments import check_writable, numbers, positive, write
 from rollserve.plots import check_plot, plot_batch
 from rollserve.video import Overlay
 from rollserve_wire.errors import InvalidArgumentError
@@ -41,7 +41,9 @@ def add_sample(commands: Commands, common: argparse.ArgumentParser) -> None:
         help="sample episodes with the sampler's agent",
         description="Sample with the sampler's agent, and show the returns and lengths of the episodes.",
     )
-    sample.add_argument("--steps", type=count, required=True, metavar="N", help="minimum number of steps, such as 1e6")
+    sample.add_argument(
+        "--steps", type=positive, required=True, metavar="N", help="minimum number of steps, such as 1e6"
+    )
     sample.add_argument(
         "--fragments",
         action="store_true",
@@ -99,7 +101,7 @@ def add_evaluate(commands: Commands, common: argparse.ArgumentParser) -> None:
         description="Evaluate the sampler's agent beside all other calls, and show the returns and lengths.",
     )
     evaluate.add_argument(
-        "--episodes", type=count, default=100, metavar="N", help="number of episodes (default: %(default)s)"
+        "--episodes", type=positive, default=100, metavar="N", help="number of episodes (default: %(default)s)"
     )
     evaluate.add_argument("--deterministic", action="store_true", help="act without randomness")
     evaluate.add_argument(
@@ -179,7 +181,7 @@ def _summary(batch: EpisodeBatch, seconds: float) -> str:
         _distribution("return", batch.returns),
         _distribution("length", batch.lengths),
     ]
-    if batch.account is not None:
+    if batch.account_or_none is not None:
         account = batch.account
         lines.append(
             f"policy version {account.policy_version}, environment version {account.env_version}, "
@@ -206,8 +208,8 @@ def add_record(commands: Commands, common: argparse.ArgumentParser) -> None:
     )
     record.add_argument("dataset", metavar="DATASET", help="Minari's id, such as cartpole/expert-v0")
     amount = record.add_mutually_exclusive_group(required=True)
-    amount.add_argument("--episodes", type=count, metavar="N", help="number of episodes that it has at the end")
-    amount.add_argument("--steps", type=count, metavar="N", help="least number of steps, such as 1e6")
+    amount.add_argument("--episodes", type=positive, metavar="N", help="number of episodes that it has at the end")
+    amount.add_argument("--steps", type=positive, metavar="N", help="least number of steps, such as 1e6")
     record.add_argument("--seed", type=int, metavar="N", help="root seed of the episodes (default: a random one)")
     record.add_argument("--policy-version", type=int, metavar="N", help="version that acts")
     record.add_argument("--author", action="append", default=[], metavar="NAME", help="author; can be given again")

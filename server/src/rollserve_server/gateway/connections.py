@@ -1,4 +1,4 @@
-"""Connections, seen from outside: whom they are charged to, their number, and the bytes that they have received.
+"""Connections, seen from outside: their number, and the bytes that they have received.
 
 gRPC bounds no peer, and reports no message before it has arrived whole.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import ipaddress
 import logging
 import os
 import socket
@@ -18,9 +16,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote
 
-__all__ = ["ConnectionLimit", "Traffic", "charged_host", "charged_peer"]
+from rollserve_server.gateway.peers import Address, address_of, charged_host, plain_host
+
+__all__ = ["ConnectionLimit", "Traffic"]
 
 
 _LOOK_SECONDS = 1.0
@@ -34,14 +33,7 @@ _TCP_INFO = struct.Struct("=128xQ")
 """Linux' `struct tcp_info`, up to `tcpi_bytes_received`."""
 _COUNTS_BYTES = sys.platform == "linux" and _HAS_OPEN_FILES
 
-_Address = tuple[str, int]
-
 _log = logging.getLogger(__name__)
-
-_MAX_KNOWN = 4096
-"""Connections whose addresses are remembered."""
-_NETWORK_BITS = 64
-"""Leading bits of an IPv6 address that name a network; its owner has all addresses in it."""
 
 
 class Traffic:
@@ -49,7 +41,7 @@ class Traffic:
 
     def __init__(self) -> None:
         """Start without connections."""
-        self._numbers: dict[_Address, int] = {}
+        self._numbers: dict[Address, int] = {}
         self._searched = -_SEARCH_SECONDS
 
     def num_received(self, peer: str) -> int | None:
@@ -59,7 +51,7 @@ class Traffic:
         """
         if not _COUNTS_BYTES:
             return None
-        address = _address_of(peer)
+        address = address_of(peer)
         found = self._received_by(address)
         if found is None and time.monotonic() - self._searched >= _SEARCH_SECONDS:
             with contextlib.suppress(OSError):  # the process has as many files open as it may
@@ -69,7 +61,7 @@ class Traffic:
             found = self._received_by(address)
         return found or 0
 
-    def _received_by(self, address: _Address) -> int | None:
+    def _received_by(self, address: Address) -> int | None:
         number = self._numbers.get(address)
         seen = None if number is None else _traffic(number)
         return None if seen is None or seen[0] != address else seen[1]  # the file may be another one by now
@@ -87,7 +79,7 @@ class ConnectionLimit:
         """
         self._port = port
         self._max_peer_connections = max_peer_connections
-        self._kept: set[_Address] = set()
+        self._kept: set[Address] = set()
 
     async def keep(self) -> None:
         """Look at all connections every second, for ever."""
@@ -101,13 +93,13 @@ class ConnectionLimit:
 
     def close_surplus(self) -> Counter[str]:
         """Close the connections that are too many; return their numbers by peer."""
-        by_peer: defaultdict[str, dict[_Address, int]] = defaultdict(dict)
+        by_peer: defaultdict[str, dict[Address, int]] = defaultdict(dict)
         for number in map(int, os.listdir(_OPEN_FILES)):
             with _connection(number, self._port) as found:
                 if found is not None:
                     _, address = found
                     by_peer[charged_host(address[0])][address] = number
-        kept: set[_Address] = set()
+        kept: set[Address] = set()
         num_closed: Counter[str] = Counter()
         for peer, numbers in by_peer.items():
             oldest_first = sorted(numbers, key=lambda address: address not in self._kept)
@@ -117,7 +109,7 @@ class ConnectionLimit:
         self._kept = kept
         return num_closed
 
-    def _close(self, number: int, address: _Address) -> bool:
+    def _close(self, number: int, address: Address) -> bool:
         """Close a connection, unless its number has become another file's meanwhile; return whether it was there."""
         with _connection(number, self._port) as found:
             if found is None or found[1] != address:
@@ -128,7 +120,7 @@ class ConnectionLimit:
 
 
 @contextlib.contextmanager
-def _connection(number: int, port: int) -> Iterator[tuple[socket.socket, _Address] | None]:
+def _connection(number: int, port: int) -> Iterator[tuple[socket.socket, Address] | None]:
     """Yield an open file as a connection to a port, with the client's address; None if it is something else."""
     with contextlib.ExitStack() as stack:
         found = None
@@ -142,7 +134,7 @@ def _connection(number: int, port: int) -> Iterator[tuple[socket.socket, _Addres
         yield found
 
 
-def _traffic(number: int) -> tuple[_Address, int] | None:
+def _traffic(number: int) -> tuple[Address, int] | None:
     """Return the client of a connection, and how many bytes have arrived, given its number as a file; else None."""
     connection = None
     try:
@@ -151,40 +143,9 @@ def _traffic(number: int) -> tuple[_Address, int] | None:
             return None
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
         host, port = connection.getpeername()[:2]
-        return (_plain_host(host), port), int(_TCP_INFO.unpack(info)[0])
+        return (plain_host(host), port), int(_TCP_INFO.unpack(info)[0])
     except (OSError, struct.error):  # the file is closed by now, no socket, or not connected
         return None
     finally:
         if connection is not None:
             connection.detach()
-
-
-@functools.lru_cache(maxsize=_MAX_KNOWN)
-def charged_peer(peer: str) -> str:
-    """Return whom a connection is charged to, given its name from gRPC, such as `ipv4:10.0.0.1:4711`."""
-    return charged_host(_address_of(peer)[0])
-
-
-@functools.lru_cache(maxsize=_MAX_KNOWN)
-def _address_of(peer: str) -> tuple[str, int]:
-    """Return host and port of a connection's client, given its name from gRPC; port 0 for other kinds of sockets."""
-    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    return _plain_host(host.strip("[]")), int(port) if port.isdecimal() else 0
-
-
-def _plain_host(host: str) -> str:
-    """Return a numeric address without its interface, one of IPv4 as such where a socket of IPv6 has it."""
-    return host.partition("%")[0].removeprefix("::ffff:")
-
-
-def charged_host(host: str) -> str:
-    """Return whom a connection is charged to, given its numeric address: that, or its network of IPv6."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:  # a kind of socket without addresses
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, _NETWORK_BITS), strict=False))

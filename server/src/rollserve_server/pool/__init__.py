@@ -1,6 +1,6 @@
 """Decides which episodes run where, keeps their order, and accounts for them. Knows no gRPC."""
 
-from rollserve_server.pool.accounts import Account, DeliveredMoments, FailedEpisode, FormMoments
+from rollserve_server.pool.accounts import Account, DeliveredMoments, FailedEpisode, FormMoments, WorkerTotals
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, ServerBackend, WorkerHandle
 from rollserve_server.pool.backends.in_process import InProcessBackend, ThreadWorker
 from rollserve_server.pool.episode_log import EpisodeLog, EpisodeRecords, Histogram
@@ -102,6 +102,7 @@ __all__ = [
     "WhenFull",
     "WorkerHandle",
     "WorkerStatus",
+    "WorkerTotals",
     "read_saved_sampler",
     "saved_sampler_parts",
 ]

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pythonjsonlogger.json import JsonFormatter
@@ -30,6 +30,7 @@ from rollserve_wire.memory import give_back_memory, hold_on_to_memory
 if TYPE_CHECKING:
     from rollserve_server.gateway import Gateway
     from rollserve_server.pool import Backend, ServerBackend
+    from rollserve_server.samplers import Samplers
     from rollserve_server.settings import Settings
 
 __all__ = ["BackendThread", "Stopping", "run", "watch_backend"]
@@ -129,8 +130,9 @@ async def _start_backend(
     while True:
         began = time.monotonic()
         try:
-            async with asyncio.timeout(None if address is None else seconds):
-                return await thread.call(extras.make_backend, settings)
+            with _timed("backend", address=address):
+                async with asyncio.timeout(None if address is None else seconds):
+                    return await thread.call(extras.make_backend, settings)
         except TimeoutError:
             expected = f"a Ray cluster that answers within {seconds:g} s (--start-seconds)"
             raise OSError(f"ray_address: {mismatch(expected, f'none at {address}')}") from None
@@ -146,7 +148,7 @@ async def _start_backend(
 async def _serve_with(
     backend: ServerBackend, settings: Settings, stopping: Stopping, port_file: PortFile, extras: Extras
 ) -> None:
-    samplers = await stopping.unless_stopped(asyncio.create_task(start_samplers(backend, settings)))
+    samplers = await stopping.unless_stopped(asyncio.create_task(_start_samplers(backend, settings)))
     if samplers is None:
         return
     gateway, pool = make_gateway(settings, samplers, extras.interceptors), samplers.default.pool
@@ -192,6 +194,20 @@ async def _serve_with(
             if not is_lost:
                 await save_file.save(pool)
             await samplers.close(keep=keep)
+
+
+async def _start_samplers(backend: ServerBackend, settings: Settings) -> Samplers:
+    with _timed("workers", num_workers=settings.pool.workers):
+        return await start_samplers(backend, settings)
+
+
+@contextlib.contextmanager
+def _timed(part: str, **fields: object) -> Iterator[None]:
+    """Log that a part of the server starts, which may take many seconds, and once it has started."""
+    began = time.monotonic()
+    _log.info(f"starting {part}", extra={name: value for name, value in fields.items() if value is not None})
+    yield
+    _log.info(f"started {part}", extra={"seconds": round(time.monotonic() - began, 1)})
 
 
 @contextlib.asynccontextmanager

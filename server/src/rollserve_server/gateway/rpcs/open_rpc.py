@@ -14,7 +14,7 @@ import grpc.aio
 from rollserve_server.errors import AtWorkError, ClientStalledError, DomainError, InvalidValueError
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.access import check_scope
-from rollserve_server.gateway.connections import charged_peer
+from rollserve_server.gateway.peers import charged_peer
 from rollserve_server.identity import ANONYMOUS, Scope
 
 if TYPE_CHECKING:
