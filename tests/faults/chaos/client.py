@@ -136,7 +136,9 @@ class Client:
             reader = PopulationReader("", members_of(found), call.number, True, options)
             method = sampler._stub.EvaluatePopulation
         else:
-            reader = EvaluationReader("", call.number, call.extras["return_episodes"], sampler._reception, options)
+            reader = EvaluationReader(
+                "", call.number, call.extras["return_episodes"], rollserve.EpisodeBatch, sampler._reception, options
+            )
             method = sampler._stub.Evaluate
         # Like `Sampler.evaluate`, but keep the request, which alone has the run of the sampler.
         result = receive(method, reader, TimeLimits(_TIMEOUT, None), sampler._contact)
