@@ -8,7 +8,7 @@ PACKAGES := --editable 'client[compression,data,top,video]' --editable 'server[a
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-client demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check docs docs-serve test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos blocking scopes walks serve lock audit sbom clean
+.PHONY: help setup setup-client demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check docs docs-serve test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos blocking scopes walks serve lock audit sbom release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-32s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -163,8 +163,11 @@ audit: $(VENV)-audit/ready ## look for known vulnerabilities of all dependencies
 sbom: $(READY) $(VENV)-audit/ready ## write sbom.json, the bill of materials of all distributions
 	$(VENV)-audit/bin/python .ci/sbom.py $(BIN)/python sbom.json
 
+release: $(READY) ## change the version, and build all artefacts into dist; VERSION=0.3.0 PARTS='python cpp' for some; publishes nothing
+	$(BIN)/python .ci/release.py '$(VERSION)' $(PARTS)
+
 clean: ## remove everything that the other targets make
 	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit .venv-bridges .venv-client sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
-		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png bench-learning.json bench-learning.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run build
+		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png bench-learning.json bench-learning.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run build dist
 	for file in client/*/Makefile; do $(MAKE) -s -C "$$(dirname "$$file")" clean; done
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

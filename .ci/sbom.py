@@ -33,7 +33,7 @@ def main(environment: str, file: Path) -> None:
     document["components"] = [each for each in document["components"] if each["bom-ref"] in kept]
     document["dependencies"] = [each for each in document["dependencies"] if each["ref"] in kept]
     file.write_text(json.dumps(document, indent=2) + "\n")
-    print(f"sbom: {len(kept)} components in {file}")  # noqa: T201
+    print(f"sbom: {len(kept)} components in {file}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import pytest
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from pools import CARTPOLE, pool_of
-from raw_calls import BIG, FOREVER, SERVICE, begin, careless, end_of, serving, soon
+from raw_calls import BIG, FOREVER, SERVICE, as_new, begin, careless, end_of, serving, soon
 from support import raises
 
 import rollserve
@@ -47,9 +47,16 @@ Serving = tuple[LocalServer, rollserve.Sampler]
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A server for the tests that need no limits of their own."""
-    with serving(tmp_path_factory.mktemp("server"), *BIG) as both:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    options = ("--max-workers", "4", "--data-dir", str(tmp_path_factory.mktemp("data")))
+    with serving(tmp_path_factory.mktemp("server"), *BIG, *options) as (server, _):
+        yield server
+
+
+@pytest.fixture
+def running(shared: LocalServer) -> Iterator[Serving]:
+    """A server for the tests that need no limits of their own, as it was at its start."""
+    with as_new(shared) as both:
         yield both
 
 
@@ -137,13 +144,12 @@ def test_table_of_places_is_complete() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in REQUESTS]
 )
-def test_places_are_shared_as_documented(tmp_path: Path, name: str) -> None:
+def test_places_are_shared_as_documented(running: Serving, name: str) -> None:
     """A client gets its share and no more; when all places are taken, one with more makes room for one with none."""
     in_all, of_client = DOCUMENTED[name]
     in_all = min(in_all, num_by_memory(name))
-    data = tmp_path / "data"
-    data.mkdir()
-    with serving(tmp_path, *BIG, "--data-dir", str(data)) as (server, _), contextlib.ExitStack() as stack:
+    server, _ = running
+    with contextlib.ExitStack() as stack:
         children = psutil.Process(server.process.pid).children
         num_before = len(children())
         clients = [Client(stack, server) for _ in range(-(-in_all // of_client))]
@@ -289,22 +295,21 @@ async def test_env_update_by_row_on_one_worker_counts_the_rows_of_all_workers() 
         await pool.update_env([RowUpdates((None,) * 64), env], per_worker=True)
 
 
-def test_resize_is_rejected_over_2_mib_of_environments(tmp_path: Path) -> None:
+def test_resize_is_rejected_over_2_mib_of_environments(running: Serving) -> None:
+    _, sampler = running
     env = rollserve.EnvSpec("CartPole-v1", reset_options={"large": "x" * (600 << 10)})
-    with serving(tmp_path, *BIG, "--max-workers", "4") as (_, sampler):
-        sampler.update_env([env, env])
-        with raises(rollserve.LimitError, field="worker_count", reason=Reason.ENVIRONMENTS_TOO_LARGE):
-            sampler.resize(2)
-        status = sampler.status()
-        assert (status.num_workers, len(status.envs)) == (1, 2)
-        sampler.update_env(env)  # an environment of all rows is listed once
-        assert sampler.resize(4) == 1
+    sampler.update_env([env, env])
+    with raises(rollserve.LimitError, field="worker_count", reason=Reason.ENVIRONMENTS_TOO_LARGE):
+        sampler.resize(2)
+    status = sampler.status()
+    assert (status.num_workers, len(status.envs)) == (1, 2)
+    sampler.update_env(env)  # an environment of all rows is listed once
+    assert sampler.resize(4) == 1
 
 
 def test_env_update_is_rejected_over_1_mib_of_spaces(running: Serving) -> None:
     """Bounds of 4 bytes for each element; one bound that all elements share takes no room."""
     server, sampler = running
-    sampler.update_agent(rollserve.RandomAgent())
     env = rollserve.EnvSpec("sample_envs:OwnBounds", {"size": 260_000})
     before = sampler.update_env(env)
     with raises(rollserve.LimitError, field="all_workers.environment.id", reason=Reason.ENVIRONMENTS_TOO_LARGE):
@@ -316,7 +321,6 @@ def test_env_update_is_rejected_over_1_mib_of_spaces(running: Serving) -> None:
     assert status.env_version == before.env_version
     assert isinstance(status.observation_space, rollserve.spaces.Box)
     assert status.observation_space.high[-1] == 260_000
-    sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization="rows"))
 
 
 def message_of(status: PoolStatus) -> pb.GetSamplerResponse:
@@ -360,7 +364,6 @@ def test_unread_sampler_statuses_take_bounded_memory(running: Serving) -> None:
         (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED"),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS"),
     }
-    sampler.update_env(dataclasses.replace(env, reset_options={}))
 
 
 def waits_for_room(sampler: rollserve.Sampler) -> bool:

@@ -38,7 +38,7 @@ from rollserve_server.errors import (
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.sampling import ColumnFormat
-from rollserve_server.sampling.fragments.collector import ActionHistory
+from rollserve_server.sampling.fragments.action_history import ActionHistory
 
 MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 STEADY = rollserve.EnvSpec("sample_envs:Flaky")

@@ -28,9 +28,7 @@ from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError, SamplerLostError, TooFewWorkersError, WorkerLostError
 from rollserve_server.local import local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target, WorkerHandle
-from rollserve_server.pool.journal.journal import NoJournal
-from rollserve_server.pool.workers import slots
-from rollserve_server.pool.workers.slots import Restarts
+from rollserve_server.pool.workers.restarts import Restarts
 from rollserve_server.sampling import Worker
 from rollserve_server.settings import WorkerSettings
 
@@ -151,13 +149,13 @@ async def test_calls_and_updates_that_cost_workers_do_not_use_up_their_restarts(
 
 
 async def test_given_up_worker_is_replaced_after_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "_HOUR_SECONDS", 4.0)
     backend = KillableBackend()
     async with pool_of(backend, worker_restarts_per_hour=1, workers=1, **NOTICE_SECONDS) as pool:
         await pool.update_agent([RandomSpec()])
         for _ in range(2):
             await kill_worker(pool, backend, 0)
         assert pool.status().workers[0].given_up
+        monkeypatch.setattr(Restarts, "forbidden_seconds", lambda *_: 0.0)  # as an hour later
         await until(lambda: num_healthy(pool) == 1)
         assert len(await sample(pool, Exactly(2), seed=1)) == 2
         assert not pool.status().workers[0].given_up
@@ -323,8 +321,8 @@ def test_clients_get_the_status_of_missing_workers(tmp_path: Path) -> None:
     assert "no license on this machine" in log.read_text()
 
 
-class SlowJournal(NoJournal):
-    """A journal whose writes wait for the test.
+class SlowJournalBackend(KillableBackend):
+    """Workers in threads, and a journal whose writes wait for the test.
 
     Attributes:
         num_waiting: number of writes that wait.
@@ -339,7 +337,12 @@ class SlowJournal(NoJournal):
         self.is_open.set()
         self.fails = False
 
-    async def write(self, **_: Any) -> None:
+    async def open_journal(self) -> Any:
+        journal: Any = await super().open_journal()
+        journal.write = self._write
+        return journal
+
+    async def _write(self, **_: Any) -> None:
         self.num_waiting += 1
         await self.is_open.wait()
         self.num_waiting -= 1
@@ -347,26 +350,17 @@ class SlowJournal(NoJournal):
             raise SamplerLostError("journal broken by design", reason=Reason.JOURNAL_LOST)
 
 
-class SlowJournalBackend(KillableBackend):
-    def __init__(self) -> None:
-        super().__init__()
-        self.journal = SlowJournal()
-
-    async def open_journal(self) -> SlowJournal:
-        return self.journal
-
-
 @pytest.mark.parametrize("kind", ["agent", "env"])
 async def test_worker_replaced_while_an_update_is_written_gets_the_update(kind: str) -> None:
     backend = SlowJournalBackend()
     async with pool_of(backend, **NOTICE_SECONDS) as pool:
         await pool.update_agent([RandomSpec()])
-        backend.journal.is_open.clear()
+        backend.is_open.clear()
         update = pool.update_agent([RandomSpec()]) if kind == "agent" else pool.update_env([CARTPOLE])
         updating = asyncio.create_task(update)  # type: ignore[arg-type]
-        await until(lambda: backend.journal.num_waiting == 1)
+        await until(lambda: backend.num_waiting == 1)
         await kill_worker(pool, backend, 1)
-        backend.journal.is_open.set()
+        backend.is_open.set()
         await updating
         batch = await sample(pool, Exactly(2))
         assert len(batch) == 4
@@ -376,9 +370,9 @@ async def test_replacement_forgets_an_update_that_failed_while_it_started(monkey
     """The next update has the number of the failed one, and replaces what the new worker got of it."""
     backend = SlowJournalBackend()
     async with pool_of(backend, **NOTICE_SECONDS) as pool:
-        backend.journal.is_open.clear()
+        backend.is_open.clear()
         failing = asyncio.create_task(pool.update_agent([ConstantSpec({"": np.array(0)})]))
-        await until(lambda: backend.journal.num_waiting == 1)
+        await until(lambda: backend.num_waiting == 1)
         has_agent, may_go_on = asyncio.Event(), asyncio.Event()
         create_worker = backend.create_worker
 
@@ -399,11 +393,11 @@ async def test_replacement_forgets_an_update_that_failed_while_it_started(monkey
         monkeypatch.setattr(backend, "create_worker", create_gated_worker)
         backend.kill(1)
         await has_agent.wait()
-        backend.journal.fails = True
-        backend.journal.is_open.set()
+        backend.fails = True
+        backend.is_open.set()
         with raises(SamplerLostError, match="journal broken by design"):
             await failing
-        backend.journal.fails = False
+        backend.fails = False
         assert (await pool.update_agent([ConstantSpec({"": np.array(1)})])).version == 1
         may_go_on.set()
         await until(lambda: num_healthy(pool) == 2)
@@ -417,11 +411,11 @@ async def test_prefetch_runs_for_one_call_at_a_time() -> None:
     backend = SlowJournalBackend()
     async with pool_of(backend, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
-        backend.journal.is_open.clear()
+        backend.is_open.clear()
         calls = [asyncio.create_task(sample(pool, AtLeast(100), prefetch=True)) for _ in range(2)]
-        await until(lambda: backend.journal.num_waiting == 2)
+        await until(lambda: backend.num_waiting == 2)
         await asyncio.sleep(0.2)
-        backend.journal.is_open.set()
+        backend.is_open.set()
         await asyncio.gather(*calls)
         drivers = [task for task in asyncio.all_tasks() if "Call._drive()" in repr(task)]
         assert len(drivers) == len(pool.status().workers)

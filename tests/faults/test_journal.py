@@ -42,7 +42,6 @@ from rollserve_server.errors import (
     WorkerLostError,
 )
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Pool, saving
-from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.pool.journal.kept_records import KeptRecords
 from rollserve_server.pool.journal.lease import Lease, Owner
 from rollserve_server.pool.state.records import entry_records, read_records, sampler_records
@@ -53,30 +52,8 @@ from rollserve_wire.v1 import saved_sampler_pb2 as pb
 MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 
 
-class MemoryJournal(NoJournal):
-    """A journal that keeps records, like a journal in another process."""
-
-    def __init__(self, backend: LastingBackend, epoch: int) -> None:
-        super().__init__()
-        self.epoch = epoch
-        self.state = backend.left()
-        self.follows_loss = self.state is None and epoch > 1
-        self._backend = backend
-
-    async def begin(self, state: Callable[[], SavedSampler], header: Callable[[], SavedHeader]) -> None:
-        self._header = header
-        if self.state is None:
-            self._backend.kept = KeptRecords(map(b"".join, sampler_records(state())))
-
-    async def write(self, **changes: Any) -> None:
-        if self._backend.is_failing:
-            raise SamplerLostError("journal broken by design", reason=Reason.JOURNAL_LOST)
-        if self._backend.kept is not None:
-            self._backend.kept.apply(map(b"".join, entry_records(self._header(), **changes)))
-
-
 class LastingBackend(KillableBackend):
-    """Workers that outlive their pool.
+    """Workers that outlive their pool, and a journal that keeps records, like a journal in another process.
 
     Attributes:
         kept: what the journal keeps, or None before the first pool.
@@ -98,9 +75,24 @@ class LastingBackend(KillableBackend):
         records = [pb.SavedRecord.FromString(b"".join(record)) for record in self.kept]
         return read_records(records, in_journal=True)
 
-    async def open_journal(self) -> MemoryJournal:
+    async def open_journal(self) -> Any:
         self._epoch += 1
-        return MemoryJournal(self, self._epoch)
+        journal: Any = await super().open_journal()
+        journal.epoch, journal.state = self._epoch, self.left()
+        journal.follows_loss = journal.state is None and self._epoch > 1
+        journal.begin, journal.write = self._begin, self._write
+        return journal
+
+    async def _begin(self, state: Callable[[], SavedSampler], header: Callable[[], SavedHeader]) -> None:
+        self._header = header
+        if self.kept is None:
+            self.kept = KeptRecords(map(b"".join, sampler_records(state())))
+
+    async def _write(self, **changes: Any) -> None:
+        if self.is_failing:
+            raise SamplerLostError("journal broken by design", reason=Reason.JOURNAL_LOST)
+        if self.kept is not None:
+            self.kept.apply(map(b"".join, entry_records(self._header(), **changes)))
 
     def create_worker(self, worker_index: int, settings: Any) -> Any:
         if not self.has_room:

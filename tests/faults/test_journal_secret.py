@@ -14,8 +14,7 @@ from raw_calls import soon
 from ray_clusters import RayCluster, cluster_server, ray_cluster
 
 import rollserve
-from rollserve_server.pool.backends.ray.identity import ForgedMessageError, SamplerIdentity, Seal
-from rollserve_server.pool.backends.ray.names import journal_name
+from rollserve_server.pool.backends.ray.identity import ForgedMessageError, SamplerIdentity, Seal, journal_name
 
 OPTIONS = ("--env", "CartPole-v1", "--workers", "1", "--worker-num-cpus", "0.25")
 NAMESPACE = "rollserve"

@@ -14,17 +14,11 @@ import grpc.aio
 import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from pools import until
 from raw_calls import BIG, PREFACE, SERVICE, UnfinishedRequest, as_new, begin, careless, serving, soon
 from ray_clusters import free_port
 from support import raises
 
 import rollserve
-from rollserve_server.errors import ClientStalledError
-from rollserve_server.gateway.requests import intake
-from rollserve_server.gateway.requests.intake import Intake
-from rollserve_server.gateway.requests.receiving import Kind, Receiving
-from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
 from rollserve_server.local import LocalServer
 from rollserve_wire.environments import env_spec_to_proto
 from rollserve_wire.v1 import episode_records_pb2
@@ -34,21 +28,22 @@ STRANGER = "127.0.0.2"
 """Another address of this machine, as far as the server can tell."""
 SETTINGS = PREFACE + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """The first bytes of an HTTP/2 client, with an empty frame of settings."""
-
-
+LIMITS = ("--max-request-bytes", str(16 << 20), "--max-pending-request-bytes", str(48 << 20))
+"""Options of a server with memory for one large request at a time that has not arrived whole."""
 Serving = tuple[LocalServer, rollserve.Sampler]
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(tmp_path_factory.mktemp("server"), *BIG) as both:
-        yield both
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    with serving(tmp_path_factory.mktemp("server"), *BIG, *LIMITS, module="pausing_server") as (server, _):
+        yield server
 
 
 @pytest.fixture
-def running(shared: Serving) -> Serving:
+def running(shared: LocalServer) -> Iterator[Serving]:
     """A server for the tests that need no limits of their own, as it was at its start."""
-    return as_new(*shared)
+    with as_new(shared) as both:
+        yield both
 
 
 def is_healthy(address: str) -> bool:
@@ -97,7 +92,6 @@ async def unsent_requests(address: str, method: str, num_channels: int, num_call
             options = [("grpc.use_local_subchannel_pool", 1)]
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options=options))
             calls += [channel.stream_stream(f"{SERVICE}/{method}")() for _ in range(num_calls)]
-        await asyncio.sleep(2)  # time for them to arrive
         yield calls
         for call in calls:
             call.cancel()
@@ -106,10 +100,13 @@ async def unsent_requests(address: str, method: str, num_channels: int, num_call
 async def test_unsent_requests_of_five_connections_refuse_nobody(running: Serving) -> None:
     server, sampler = running
     async with unsent_requests(server.address, "UpdateAgent", 5, 250):
+        await asyncio.sleep(2)  # time for them to arrive
         checks = [await asyncio.to_thread(is_healthy, server.address) for _ in range(20)]
-        version = (await asyncio.to_thread(sampler.status, timeout=10)).policy_version
+        assert (await asyncio.to_thread(sampler.status, timeout=10)).policy_version == 1
+        # One large request is read at a time. Each of the unsent ones holds that place for 20 ms or more, 25 s in all.
+        version = await asyncio.to_thread(sampler.update_agent, rollserve.RandomAgent(), timeout=5)
     assert checks == [True] * 20
-    assert version == 1
+    assert version == 2
 
 
 def test_unfinished_requests_hold_up_nobody(running: Serving) -> None:
@@ -173,34 +170,20 @@ def test_many_updates_of_a_client_leave_turns_to_others(running: Serving) -> Non
             call.cancel()
 
 
-async def test_waiting_request_of_the_client_with_fewest_is_read_next() -> None:
-    """Then counts the address. A request whose connection receives nothing holds up no other."""
-    receiving, read = Receiving(1000, lambda _: 0), []
-    kind = Kind("small", 1, 5.0)
-    async with asyncio.TaskGroup() as tasks, asyncio.timeout(10):
-
-        async def receive(connection: str, *, arrives: bool = True) -> None:
-            rpc = OpenRpc("GetSampler", _Sending(connection, arrives=arrives), 60)
-            async with receiving.reading(rpc, kind):
-                read.append(connection)
-
-        stalled = [tasks.create_task(receive(each, arrives=False)) for each in ("10.0.0.1:1", "10.0.0.1:2")]
-        await asyncio.sleep(0.2)
-        assert not read
-        last = tasks.create_task(receive("10.0.0.1:3", arrives=False))  # takes the place for a moment
-        await asyncio.sleep(0)
-        for connection in ("10.0.0.1:1", "10.0.0.1:4", "10.0.0.2:1"):
-            tasks.create_task(receive(connection))
-        await until(lambda: len(read) == 3)
-        assert read == ["10.0.0.2:1", "10.0.0.1:4", "10.0.0.1:1"]
-        for task in (*stalled, last):
-            task.cancel()
+def test_update_is_read_before_the_waiting_ones_of_another_address(running: Serving) -> None:
+    """Each of these holds the server's place for large requests for 20 ms or more, 8 s in all."""
+    server, sampler = running
+    with contextlib.ExitStack() as stack:
+        for _ in range(400):
+            request = UnfinishedRequest(server.address, f"{SERVICE}/UpdateAgent", 1000, source=STRANGER)
+            stack.callback(request.close)
+        assert sampler.update_agent(rollserve.RandomAgent(), timeout=5) == 2
 
 
-def test_unfinished_requests_take_bounded_memory(tmp_path: Path) -> None:
-    """A third of 48 MiB is for requests that have not arrived whole; each of these has 12 MiB."""
-    limits = ("--max-request-bytes", str(16 << 20), "--max-pending-request-bytes", str(48 << 20))
-    with serving(tmp_path, *BIG, *limits) as (server, sampler), contextlib.ExitStack() as stack:
+def test_unfinished_requests_take_bounded_memory(running: Serving) -> None:
+    """Each of these has 12 MiB, and 16 MiB are for all requests that have not arrived whole."""
+    server, sampler = running
+    with contextlib.ExitStack() as stack:
         process = psutil.Process(server.process.pid)
         before, requests = process.memory_info().rss, []
         for number in range(8):
@@ -214,26 +197,13 @@ def test_unfinished_requests_take_bounded_memory(tmp_path: Path) -> None:
         assert sum(request.is_over_soon() for request in requests) >= 6
 
 
-async def test_small_request_is_ended_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "_SMALL_SECONDS", 0.1)
-    rpc = OpenRpc("GetSampler", _Sending("10.0.0.1:1", arrives=False), stall_seconds=60)
-    with raises(ClientStalledError, reason=rollserve.Reason.CLIENT_STALLED):
-        async with rpc.endable():
-            await Intake(1 << 20, 1).small_request(rpc)
-
-
-class _Sending:
-    """gRPC's side of an RPC whose request arrives at once, or never."""
-
-    def __init__(self, connection: str, *, arrives: bool) -> None:
-        self._connection, self._arrives = connection, arrives
-
-    def peer(self) -> str:
-        return f"ipv4:{self._connection}"
-
-    async def read(self) -> bytes:
-        await asyncio.sleep(0 if self._arrives else 60)
-        return b""
+async def test_small_request_is_ended_after_30_s(running: Serving) -> None:
+    server, _ = running
+    async with unsent_requests(server.address, "GetSampler", 1, 1) as (call,):
+        await asyncio.sleep(0.2)  # time for it to arrive
+        server.request("stand_still 30 /")
+        with raises(grpc.RpcError, reason=rollserve.Reason.CLIENT_STALLED, quotes="30 s"):
+            await call.read()
 
 
 def test_connections_that_send_nothing_are_closed(tmp_path: Path) -> None:

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
-import gc
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import grpc.aio
 import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
-from raw_calls import BIG, SERVICE, careless, end_of, serving, soon
+from raw_calls import BIG, SERVICE, UnfinishedRequest, careless, end_of, serving, soon
 
 import rollserve
-from rollserve_server.gateway.health import Health
-from rollserve_server.gateway.requests.intake import Intake
-from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
-from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
-from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.local import LocalServer
-from rollserve_server.metrics import Metrics
 
 CHECK, WATCH, LIST = (f"/grpc.health.v1.Health/{name}" for name in ("Check", "Watch", "List"))
 REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 STATUS = health_pb2.HealthCheckResponse
 ASKED = reflection_pb2.ServerReflectionRequest(file_containing_symbol="rollserve.v1.SamplerService")
 
-LIMITS = ("--max-request-bytes", str(20 << 20), "--max-pending-request-bytes", "1")
+LIMITS = ("--max-request-bytes", str(20 << 20))
 
 Serving = tuple[LocalServer, rollserve.Sampler]
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(tmp_path_factory.mktemp("server"), *BIG, *LIMITS) as both:
+    with serving(tmp_path_factory.mktemp("server"), *BIG, *LIMITS, module="pausing_server") as both:
         yield both
 
 
@@ -95,7 +86,8 @@ def test_concurrent_large_requests_take_bounded_memory(tmp_path: Path, path: str
     busy machine others are there, too: slow ones, for which the server counts 20 MiB after the fact, and ended ones
     that gRPC has not freed. The heap has gaps between them.
     """
-    with serving(tmp_path, *BIG, *LIMITS) as (server, _), contextlib.ExitStack() as stack:
+    limits = (*LIMITS, "--max-pending-request-bytes", "1")
+    with serving(tmp_path, *BIG, *limits) as (server, _), contextlib.ExitStack() as stack:
         process = psutil.Process(server.process.pid)
         before = most = process.memory_info().rss
         request = health_pb2.HealthCheckRequest(service="x" * (16 << 20)).SerializeToString()
@@ -221,51 +213,26 @@ def waits_for_room(channel: grpc.Channel) -> bool:
     return time.monotonic() - began > 2
 
 
-async def test_request_that_arrives_as_its_rpc_ends_is_freed() -> None:
-    """The server is busy meanwhile, and finds both at once: a request of 16 MiB, and that its time is over.
+def test_requests_that_arrive_as_their_rpcs_end_are_freed(running: Serving, tmp_path: Path) -> None:
+    """The server stands still meanwhile, and finds both at once: requests of 16 MiB, and that their time is over.
 
     The heap reaches its size with the first requests.
     """
-    intake, rpcs = Intake(32 << 20, 0), OpenRpcs(0.1, Places("RPCs", 10), Metrics({}))
-
-    async def respond(rpc: OpenRpc) -> health_pb2.HealthCheckResponse:
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, time.sleep, 0.3)  # once gRPC reads
-        await intake.small_request(rpc)
-        raise AssertionError("the request is larger than small ones may be")
-
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
-    handlers = {"Call": rpcs.unary_handler("Call", respond)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("x", handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    server, _ = running
     sizes = []
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call, request = channel.unary_unary("/x/Call"), bytes(16 << 20)
-        for _ in range(24):
-            with pytest.raises(grpc.RpcError):
-                await asyncio.to_thread(call, request, timeout=30)
-            gc.collect()
-            sizes.append(psutil.Process().memory_info().rss)
-    await server.stop(None)
-    assert sizes[-1] - sizes[7] < 128 << 20  # these 16 requests have 256 MiB
-
-
-async def test_health_stays_not_serving_after_its_end() -> None:
-    """A watch reports each status that it waits for, and no status that changes back before it waits."""
-    health = Health(("", "x"), 5, Intake(1 << 20, 0), Metrics({}))
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((health.handler(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        requests = [health_pb2.HealthCheckRequest(service=name) for name in ("", "x")]
-        watches = [stub.Watch(request) for request in requests]
-        for status, change in {STATUS.NOT_SERVING: health.start_serving, STATUS.SERVING: health.stop_serving}.items():
-            assert {(await watch.read()).status for watch in watches} == {status}
-            change()
-        health.start_serving()
-        assert {(await watch.read()).status for watch in watches} == {STATUS.NOT_SERVING}
-        assert {(await stub.Check(request)).status for request in requests} == {STATUS.NOT_SERVING}
-    await server.stop(None)
+    for number in range(5):
+        sent = tmp_path / f"sent-{number}"
+        with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor() as executor:
+            requests = [UnfinishedRequest(server.address, f"{SERVICE}/GetSampler", 16 << 20) for _ in range(4)]
+            for request in requests:
+                stack.callback(request.close)
+                request.wait_until_read()
+            standing_still = executor.submit(server.request, f"stand_still 31 {sent}")
+            for request in requests:
+                request.send(bytes(16 << 20))
+                assert not request.is_over
+            sent.touch()
+            standing_still.result()
+            assert all(request.is_over_soon() for request in requests)
+        sizes.append(psutil.Process(server.process.pid).memory_info().rss)
+    assert sizes[-1] - sizes[0] < 64 << 20  # the last 16 requests have 256 MiB

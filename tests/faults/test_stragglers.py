@@ -23,7 +23,6 @@ from rollserve.account import account_from_proto
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend
-from rollserve_server.pool.calls import episodes
 from rollserve_server.pool.plan import estimates
 
 MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
@@ -39,7 +38,6 @@ def _adds_up(account: rollserve.Account) -> bool:
 def duplicate_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat each episode as late as soon as another worker is idle."""
     monkeypatch.setattr(estimates, "_MIN_SECONDS", 0.0)
-    monkeypatch.setattr(episodes, "_MARGIN_SECONDS", 0.0005)
 
 
 @pytest.mark.usefixtures("duplicate_early")

@@ -8,40 +8,44 @@ from typing import Any
 import numpy as np
 import pytest
 from faults.killable import NOTICE_SECONDS, KillableBackend
-from pools import CARTPOLE, adds_up, calls_of, cartpole_agent, evaluate_population, pool_of, sample, until
+from pools import CARTPOLE, adds_up, cartpole_agent, evaluate_population, pool_of, sample, until
 from support import equal, raises
 
 import rollserve
 from rollserve import Reason
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import WorkerLostError
-from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Pool, WorkerHandle
-from rollserve_server.pool.calls.fragments import FragmentCall
+from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Pool, Progress, WorkerHandle
 from rollserve_server.pool.plan.units import Suspects
-from rollserve_server.pool.workers import slots
+from rollserve_server.pool.workers.restarts import Restarts
 from rollserve_server.settings import WorkerSettings
 
 SLOW = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.005})
 BLOCKS = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4, num_episodes_per_row=2)
-OPTIONS: dict[str, Any] = {"allow_module": ("sample_envs",), **NOTICE_SECONDS}
+OPTIONS: dict[str, Any] = {"allow_module": ("sample_envs",), "progress_seconds": 0.01, **NOTICE_SECONDS}
 
 
-def fragment_calls_of(pool: Pool) -> list[FragmentCall]:
-    """Return a list to which the pool's fragment calls are appended as they begin."""
-    calls: list[FragmentCall] = []
-    make = pool._samplings._fragment_call
+class Watched:
+    """A call that runs on a pool, which reports its progress each 10 ms."""
 
-    def make_and_record(*arguments: Any) -> FragmentCall:
-        calls.append(make(*arguments))
-        return calls[-1]
+    def __init__(self, pool: Pool, target: Any) -> None:
+        self._progress: list[Progress] = []
+        self.running = asyncio.create_task(sample(pool, target, seed=1, progress=self._progress))
 
-    pool._samplings._fragment_call = make_and_record  # type: ignore[method-assign]
-    return calls
+    @property
+    def num_steps(self) -> int:
+        """Number of steps that the call has simulated."""
+        return self._progress[-1].num_simulated_steps if self._progress else 0
+
+    async def simulates(self, num_more: int) -> None:
+        """Wait until the call has simulated so many more steps."""
+        stop = self.num_steps + num_more
+        await until(lambda: self.num_steps >= stop)
 
 
 @pytest.fixture(autouse=True)
 def restarts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(Restarts, "pause_seconds", lambda *_: 0.0)
 
 
 class PoisonBackend(KillableBackend):
@@ -104,13 +108,11 @@ async def test_episodes_that_ran_when_their_workers_were_killed_are_not_blamed(t
     backend = KillableBackend()
     async with pool_of(backend, SLOW, workers=1, unit_retries=1, **OPTIONS) as pool:
         await pool.update_agent([RandomSpec()])
-        calls = calls_of(pool)
-        running = asyncio.create_task(sample(pool, target, seed=1))
+        call = Watched(pool, target)
         for _ in range(3):  # twice beside others, and once alone
-            before = calls[0].account.num_simulated_steps if calls else 0
-            await until(lambda before=before: bool(calls) and calls[0].account.num_simulated_steps > before)  # type: ignore[misc]
+            await call.simulates(1)
             backend.kill(0)
-        batch = await running
+        batch = await call.running
     assert equal(batch, expected)
     assert batch.account.retry_reasons["worker_lost"] > 0
     assert adds_up(batch.account)
@@ -125,15 +127,11 @@ async def test_rows_whose_worker_was_killed_at_several_steps_are_not_blamed() ->
     backend = KillableBackend()
     async with pool_of(backend, env, workers=1, unit_retries=1, **OPTIONS) as pool:
         await pool.update_agent([RandomSpec()])
-        calls = fragment_calls_of(pool)
-        running = asyncio.create_task(sample(pool, target, seed=1))
-        num_steps = 0
+        call = Watched(pool, target)
         for num_more in (1, 200, 400):
-            num_steps += num_more
-            await until(lambda stop=num_steps: bool(calls) and calls[0].account.num_simulated_steps >= stop)  # type: ignore[misc]
+            await call.simulates(num_more)
             backend.kill(0)
-            num_steps = calls[0].account.num_simulated_steps
-        assert equal(await running, expected)
+        assert equal(await call.running, expected)
 
 
 def test_units_that_end_are_acquitted() -> None:

@@ -1,8 +1,12 @@
-"""A server that tells on its control socket how long its event loop has paused, in processor time of its thread."""
+"""A server whose event loop tests can stop for a while, and that tells on its control socket how long it has paused.
+
+Pauses are in processor time of its thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +37,19 @@ async def _pause(_: str) -> str:
     return str(longest)
 
 
+async def _stand_still(arguments: str) -> str:
+    """Stand still until a file exists; for the event loop, so many seconds more have passed then."""
+    seconds, path = arguments.split(" ", 1)
+    loop: Any = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + float(seconds)
+    while not os.path.exists(path):  # noqa: ASYNC240  # nothing else may run
+        time.sleep(0.01)  # noqa: ASYNC251
+    return ""
+
+
 def _serve(settings: Settings) -> int:
-    return run(settings, Extras(answers={"pause": _pause}))
+    return run(settings, Extras(answers={"pause": _pause, "stand_still": _stand_still}))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from support import equal
 
 import rollserve
 from rollserve._calls.joining import join_batches
-from rollserve._calls.stream_reader import StreamReader
+from rollserve._calls.responses import read_response
 from rollserve.account import account_from_proto
 from rollserve_server.agents import MlpSpec
 from rollserve_server.errors import WorkerLostError
@@ -30,16 +30,16 @@ from rollserve_server.pool import (
     MessageFormat,
     Pool,
     PopulationRequest,
+    Progress,
     SampleRequest,
     SamplingOptions,
     Target,
     WorkerHandle,
 )
 from rollserve_server.pool.calls.episodes import EpisodeCall
-from rollserve_server.pool.calls.population import PopulationCall
-from rollserve_server.pool.workers.slots import WorkerSlot
 from rollserve_server.sampling import PLAIN, ColumnFormat
 from rollserve_server.settings import PoolSettings, WorkerSettings
+from rollserve_wire.v1 import episode_batch_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 CARTPOLE = rollserve.EnvSpec("CartPole-v1")
@@ -123,13 +123,20 @@ def cartpole_agent(seed: int = 0) -> MlpSpec:
 
 
 async def sample(
-    pool: Pool, target: Target | Fragments, *, max_message_bytes: int = 1 << 22, **options: Any
+    pool: Pool,
+    target: Target | Fragments,
+    *,
+    max_message_bytes: int = 1 << 22,
+    progress: list[Progress] | None = None,
+    **options: Any,
 ) -> rollserve.EpisodeBatch:
-    """Return the batch that a client joins from the deliveries of one call."""
+    """Return the batch that a client joins from the deliveries of one call; append what it hears to `progress`."""
     reading = Reading()
     async with contextlib.aclosing(pool.sample(sample_request(target, max_message_bytes, **options))) as items:
         async for item in items:
             reading.add(item)
+            if progress is not None and isinstance(item, Progress):
+                progress.append(item)
     return reading.batch()
 
 
@@ -162,12 +169,13 @@ async def evaluate_population(
 
 
 async def _ended(items: AsyncGenerator[Any, None], parts: list[object] | None) -> Evaluation:
+    received = [] if parts is None else parts
     async with contextlib.aclosing(items):
-        received = [item async for item in items]
-    if parts is not None:
-        parts += received[:-1]
-    assert isinstance(received[-1], Evaluation)
-    return received[-1]
+        async for item in items:
+            received.append(item)  # tests look at it meanwhile
+    result = received.pop()
+    assert isinstance(result, Evaluation)
+    return result
 
 
 class Reading:
@@ -178,8 +186,8 @@ class Reading:
     """
 
     def __init__(self) -> None:
-        self._reader = StreamReader(pb.ObtainSamplesRequest())
         self.parts: list[rollserve.EpisodeBatch] = []
+        self._account: rollserve.Account | None = None
 
     def add(self, item: object) -> None:
         """Read an item of the pool's stream."""
@@ -191,13 +199,16 @@ class Reading:
 
     def add_response(self, data: bytes | memoryview) -> None:
         """Read a serialized response."""
-        batch = self._reader.read(data)
-        if batch is not None:
-            self.parts.append(batch)
+        match read_response(data):
+            case rollserve.EpisodeBatch() | rollserve.MultiAgentBatch() as batch:
+                self.parts.append(batch)  # type: ignore[arg-type]
+            case episode_batch_pb2.Account() as account:
+                self._account = account_from_proto(account)
 
     def account(self) -> rollserve.Account:
         """Return the account, which was the last item."""
-        return self._reader.end()
+        assert self._account is not None
+        return self._account
 
     def batch(self) -> rollserve.EpisodeBatch:
         """Return the whole batch, with the account."""
@@ -267,28 +278,9 @@ async def prefetched(prefetch: EpisodeCall) -> None:
     await until(lambda: not any(prefetch.in_flight))
 
 
-def population_calls_of(pool: Pool) -> list[PopulationCall]:
-    """Return a list to which the pool's evaluations of populations are appended as they begin."""
-    calls: list[PopulationCall] = []
-    evaluations = pool._evaluations
-    make = evaluations._population_call
-
-    async def make_and_record(*arguments: Any) -> PopulationCall:
-        calls.append(await make(*arguments))
-        return calls[-1]
-
-    evaluations._population_call = make_and_record  # type: ignore[method-assign]
-    return calls
-
-
 def num_running(pool: Pool) -> int:
     """Return the number of calls that have begun and not ended, evaluations included."""
     return pool._parts.num_calls
-
-
-def slot_of(pool: Pool, worker: int) -> WorkerSlot:
-    """Return the slot of a worker."""
-    return pool._parts.workers[worker]
 
 
 def run_of(pool: Pool) -> str:
@@ -304,8 +296,8 @@ def set_start_seconds(pool: Pool, seconds: float) -> None:
 
 def lose_worker(pool: Pool, worker: int) -> None:
     """Have the pool take a worker for lost, and replace it."""
-    error = WorkerLostError(f"worker {worker} is lost: for a test", worker)
-    pool._parts.workers.lose(worker, slot_of(pool, worker).handle, error)
+    workers, error = pool._parts.workers, WorkerLostError(f"worker {worker} is lost: for a test", worker)
+    workers.lose(worker, workers[worker].handle, error)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -21,6 +21,8 @@ SERVICE = "/rollserve.v1.SamplerService"
 FOREVER = 10**9
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """What an HTTP/2 client sends first."""
+_WINDOW_BYTES = 65535
+"""How much of a stream, and of a connection, the server takes at first."""
 BIG = (
     *("--env", "sample_envs:Big", "--env-kwargs", '{"observation_bytes": 131072}', "--seed", "3"),
     *("--backend", "in-process", "--workers", "1", "--rows", "2"),
@@ -30,11 +32,13 @@ BIG = (
 
 
 @contextlib.contextmanager
-def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, rollserve.Sampler]]:
+def serving(
+    tmp_path: Path, *options: str, module: str = "rollserve_server"
+) -> Iterator[tuple[LocalServer, rollserve.Sampler]]:
     """Yield a server with an agent, and a client that behaves; the server's log must have no traceback in the end."""
     log = tmp_path / "log"
     with (
-        local_server(*options, log=log, environment=server_environment()) as server,
+        local_server(*options, log=log, environment=server_environment(), module=module) as server,
         rollserve.connect(server.address) as sampler,
     ):
         sampler.update_agent(rollserve.RandomAgent())
@@ -42,11 +46,13 @@ def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, rollse
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
-def as_new(server: LocalServer, sampler: rollserve.Sampler) -> tuple[LocalServer, rollserve.Sampler]:
-    """Return both after the server's sampler has been brought to where `serving` yields it."""
+@contextlib.contextmanager
+def as_new(server: LocalServer) -> Iterator[tuple[LocalServer, rollserve.Sampler]]:
+    """Yield what `serving` does, of a server that other tests have used."""
     server.reset()
-    sampler.update_agent(rollserve.RandomAgent())
-    return server, sampler
+    with rollserve.connect(server.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        yield server, sampler
 
 
 @contextlib.contextmanager
@@ -114,21 +120,27 @@ class UnfinishedRequest:
         fields |= {"te": "trailers", "content-type": "application/grpc"}
         fields |= {"authorization": f"Bearer {token}"} if token else {}
         headers = b"".join(b"\0" + _sized(name) + _sized(value) for name, value in fields.items())
-        self._windows = {0: 65535, 1: 65535}
+        self._windows = {0: _WINDOW_BYTES, 1: _WINDOW_BYTES}
         self._received = b""
         self.is_over = False
         self._socket.sendall(PREFACE + _frame(4, 0, 0) + _frame(1, 4, 1, headers))
         self.send(b"\0" + struct.pack(">I", num_bytes))
 
+    def wait_until_read(self) -> None:
+        """Wait until the server begins to read the request: then it takes more bytes than of any other."""
+        while self._windows[1] <= _WINDOW_BYTES:
+            self._receive()
+
     def send(self, data: bytes) -> None:
         """Send some bytes of the request, as far as the server takes them."""
-        while data and not self.is_over:
-            size = min(len(data), 1 << 14, *self._windows.values())
+        rest = memoryview(data)
+        while rest and not self.is_over:
+            size = min(len(rest), 1 << 14, *self._windows.values())
             try:
                 if size:
-                    self._socket.sendall(_frame(0, 0, 1, data[:size]))
+                    self._socket.sendall(_frame(0, 0, 1, bytes(rest[:size])))
                     self._windows = {stream: left - size for stream, left in self._windows.items()}
-                    data = data[size:]
+                    rest = rest[size:]
                 else:
                     self._receive()
             except OSError:

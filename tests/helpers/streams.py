@@ -8,16 +8,16 @@ import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-from pools import adds_up, sample
+from pools import Reading, adds_up, sample
 
 import rollserve
-from rollserve._calls.base_round_stream import RoundReader
-from rollserve_server.gateway.responses import delivered_messages, response_of
+from rollserve._calls.joining import Joining
+from rollserve.rounds import round_from_proto
+from rollserve_server.gateway.messages.accounts import moments_to_proto
 from rollserve_server.pool import (
     Account,
     ApplyUpdate,
     AtLeast,
-    Beginning,
     Delivery,
     Fragments,
     MessageFormat,
@@ -30,6 +30,7 @@ from rollserve_server.pool import (
     StreamRequest,
     StreamRound,
 )
+from rollserve_wire.records import message_from_record
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 NUM_ROWS = 8
@@ -72,7 +73,7 @@ class Receiving:
         self.progress = Progress(0)
         self.account: Account | None = None
         self._items = items
-        self._reader = RoundReader(pb.StreamSpec(), lambda _: None)
+        self._reading = Reading()
 
     async def next(self) -> rollserve.EpisodeBatch | None:
         """Return the next round and count it as taken; None at the end."""
@@ -99,17 +100,25 @@ class Receiving:
     def _read(self, item: object) -> rollserve.EpisodeBatch | None:
         match item:
             case Delivery():
-                for message in delivered_messages(item):
-                    self._reader.read(message.data)
+                self._reading.add(item)
             case StreamRound():
-                return self._reader.read(response_of(pb.StreamSamplesResponse, item))
+                return self._joined(item)
             case Progress():
                 self.progress = item
             case Account():
                 self.account = item
-            case Beginning():
-                self._reader.read(response_of(pb.StreamSamplesResponse, item))
         return None
+
+    def _joined(self, ended: StreamRound) -> rollserve.EpisodeBatch:
+        """Join what has been delivered of a round."""
+        parts, self._reading = self._reading.parts, Reading()
+        message = message_from_record(pb.StreamRound, ended, **moments_to_proto(ended.account.moments))
+        with Joining() as joining:
+            for part in parts:
+                joining.add(part)
+            batch = joining.join_round(round_from_proto(message))
+        assert isinstance(batch, rollserve.EpisodeBatch)
+        return batch
 
 
 @contextlib.asynccontextmanager

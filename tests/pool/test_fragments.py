@@ -56,7 +56,7 @@ async def test_fragments_are_slices_of_episodes_before_and_after_an_update(
     num_rows=st.integers(1, 4),
     calls=st.lists(st.integers(1, 15), min_size=1, max_size=5),
     max_length=st.sampled_from([1, 2, 12]),
-    limit=st.sampled_from([None, 1, 5, 11]),  # odd: episodes of odd lengths are truncated, and never terminate
+    limit=st.sampled_from([None, 1, 2, 5, 12]),  # episodes of even lengths terminate, some of them at the limit
 )
 def test_fragments_have_the_documented_order(
     num_workers: int, num_rows: int, calls: list[int], max_length: int, limit: int | None
@@ -119,6 +119,21 @@ async def test_environment_that_truncates_at_the_limit_is_reset(backend: Backend
                 assert (firsts[:, 0] == -1).all()  # as after a reset
                 assert (batch.truncated == (batch.first_steps + batch.lengths == 3)).all()
                 assert not batch.terminated.any()
+
+
+async def test_episode_that_terminates_at_the_limit_has_both_flags_as_whole_episodes_have(backend: Backend) -> None:
+    """A soft horizon does not cut it."""
+    env = rollserve.EnvSpec("sample_envs:Ends", {"length": 3, "terminated": True, "truncated": False})
+    async with pool_of(backend, env, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        whole = await sample(pool, AtLeast(30), seed=1, max_episode_length=3)
+        assert whole.terminated.all()
+        assert whole.truncated.all()
+        for soft in (False, True):
+            for batch in await in_calls(pool, [2, 5], seed=1, max_episode_length=3, soft=soft):
+                ends = batch.first_steps + batch.lengths == 3
+                assert (batch.terminated == ends).all()
+                assert (batch.truncated == (ends & (not soft))).all()
 
 
 async def test_limit_counts_over_the_fragments_of_an_episode(backend: Backend) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pools import RecordingBackend, cartpole_agent, pool_of, sample, sample_request, settings, slot_of
+from pools import RecordingBackend, cartpole_agent, pool_of, sample, sample_request, settings
 from support import equal
 
 import rollserve
@@ -74,7 +74,7 @@ def large_agent(scale: float) -> MlpSpec:
 
 def process_of(pool: Pool) -> int:
     """Return the id of the process of a pool's first worker."""
-    return slot_of(pool, 0).identity.process_id
+    return pool.status().workers[0].identity.process_id
 
 
 def links_in(folder: Path) -> list[str]:

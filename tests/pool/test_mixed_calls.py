@@ -30,7 +30,7 @@ from rollserve_server.pool import (
     Pool,
     SampleRequest,
 )
-from rollserve_server.pool.workers.slots import Restarts
+from rollserve_server.pool.workers.restarts import Restarts
 from rollserve_server.sampling import ColumnFormat
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import tensor_pb2

@@ -22,7 +22,6 @@ from pools import (
     evaluate_population,
     kill_one,
     pool_of,
-    population_calls_of,
     sample,
     until,
 )
@@ -43,7 +42,7 @@ from rollserve_server.agents import (
 )
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.local import LocalServer
-from rollserve_server.pool import AtLeast, Backend, Evaluation, InProcessBackend
+from rollserve_server.pool import AtLeast, Backend, Evaluation, InProcessBackend, Progress
 from rollserve_wire.tensors import named_tensors_to_proto
 from rollserve_wire.v1 import agent_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -202,14 +201,14 @@ async def test_outcomes_do_not_depend_on_workers_or_kills(ray_backend: Backend) 
     async with pool_of(InProcessBackend(), workers=1, rows=5) as pool:
         await pool.update_agent([spec_of(agent)])
         expected = await evaluate_population(pool, members, 5, seed=1)
-    async with pool_of(ray_backend, workers=3, rows=16) as pool:
+    async with pool_of(ray_backend, workers=3, rows=16, progress_seconds=0.01) as pool:
         await pool.update_agent([spec_of(agent)])
         result = await evaluate_population(pool, members, 5, seed=1)
         assert result.outcomes == expected.outcomes
         assert sum(worker.num_simulated_steps > 0 for worker in result.account.workers) == 3
-        calls = population_calls_of(pool)
-        running = asyncio.create_task(evaluate_population(pool, members, 5, seed=1))
-        await until(lambda: bool(calls and calls[0].account.num_simulated_steps))
+        parts: list[object] = []
+        running = asyncio.create_task(evaluate_population(pool, members, 5, seed=1, parts=parts))
+        await until(lambda: any(isinstance(part, Progress) and part.num_simulated_steps for part in parts))
         kill_one(pool, random.Random(2))
         result = await running
         assert result.outcomes == expected.outcomes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import email
+import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,8 @@ from pathlib import Path
 import pytest
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
+
+import rollserve_server
 
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = ("client", "server", "conformance")
@@ -63,6 +67,12 @@ def test_metadata_is_what_an_index_shows(distribution: str, tmp_path: Path) -> N
     assert Path(source).stat().st_size < 2_000_000  # sources alone, without what tests and builds leave
 
 
+@pytest.mark.parametrize("client", ["go", "typescript"])
+def test_clients_bring_the_license(client: str) -> None:
+    """Modules of Go and packages of npm have no files from outside their folder."""
+    assert (ROOT / "client" / client / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
 @pytest.mark.slow  # installs some hundred megabytes for each Python
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("version", PYTHONS)
@@ -83,3 +93,60 @@ def test_wheels_alone_run_a_server_and_the_fixture(version: str, tmp_path: Path)
     for command in ("rollserve", "rollserve-server", "rollserve-conformance"):
         shown = subprocess.run([own.parent / command, "--help"], capture_output=True, text=True, check=True).stdout
         assert "usage" in shown.lower()
+
+
+def release(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ".ci/release.py", *arguments]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone of the repository, with the changes that are not committed."""
+    root = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, root], check=True)
+    names = subprocess.run(
+        ["git", "ls-files", "--modified", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    for name in names.stdout.splitlines():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    return root
+
+
+def test_release_has_one_version_everywhere(clone: Path) -> None:
+    changelog = clone / "CHANGELOG.md"
+    (present,) = re.findall(r"^## ([\d.]+), not released yet$", changelog.read_text(), re.MULTILINE)
+    assert present == rollserve_server.__version__
+    refused = release(clone, "9.8.7", "python")
+    assert (refused.returncode, "CHANGELOG.md: expected a section" in refused.stderr) == (1, True)
+    changelog.write_text(changelog.read_text().replace(f"## {present}, not released", "## 9.8.7, not released"))
+    shown = release(clone, "9.8.7", "python", "cpp", "protos")
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"^## 9\.8\.7, \d{4}-\d\d-\d\d$", changelog.read_text(), re.MULTILINE)
+    names = ("rollserve", "rollserve_server", "rollserve_conformance")
+    expected = {f"{name}-9.8.7{end}" for name in names for end in ("-py3-none-any.whl", ".tar.gz")}
+    expected |= {"rollserve-cpp-9.8.7.tar.gz", "rollserve-protos-9.8.7.tar.gz", "SHA256SUMS"}
+    assert {path.name for path in (clone / "dist").iterdir()} == expected
+    sums = (clone / "dist" / "SHA256SUMS").read_text().split()
+    for digest, name in zip(sums[::2], sums[1::2], strict=True):
+        assert hashlib.sha256((clone / "dist" / name).read_bytes()).hexdigest() == digest
+    changed = subprocess.run(["git", "diff", "--name-only"], cwd=clone, capture_output=True, text=True, check=True)
+    for name in changed.stdout.splitlines():
+        left = [
+            line for line in (clone / name).read_text().splitlines() if re.search(rf"rollserve.*\b{present}\b", line)
+        ]
+        assert name == "CHANGELOG.md" or not left, f"{name}: {left}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("0.3",), "VERSION: expected three numbers with dots between them, got '0.3'"),
+        (("0.3.0", "wheels"), "parts: expected some of python, .*, got wheels"),
+    ],
+)
+def test_release_refuses_by_name(arguments: tuple[str, ...], text: str) -> None:
+    refused = release(ROOT, *arguments)
+    assert refused.returncode == 1
+    assert re.search(text, refused.stderr)

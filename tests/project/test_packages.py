@@ -300,18 +300,6 @@ def test_paths_in_the_architecture_exist() -> None:
     assert [path for path in paths if not any((folder / path).exists() for folder in folders)] == []
 
 
-def test_versions_of_packages_agree() -> None:
-    versions = set()
-    for name in ("client", "server", "conformance"):
-        project = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
-        pinned = re.findall(r"\brollserve[\w-]*==(\S+)", "\n".join(project["dependencies"]))
-        versions |= {project["version"], *pinned}
-    from rollserve_server import __version__
-
-    assert versions == {__version__}
-    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
-
-
 @pytest.mark.parametrize("from_source", [False, True], ids=["repository", "source distribution"])
 def test_client_has_the_protos_beside_their_classes(tmp_path: Path, from_source: bool) -> None:
     root = ROOT / "client"

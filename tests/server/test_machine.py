@@ -1,14 +1,15 @@
-"""The memory that a process may use: the machine's, or less where control groups limit it."""
+"""What a process may use: the machine's memory, or less where control groups limit it, and files."""
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rollserve_server.machine import data_bytes, memory_bytes, private_bytes
+from rollserve_server.machine import data_bytes, is_own_limit, memory_bytes, private_bytes
 
 MACHINE_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -48,3 +49,9 @@ def test_memory_of_the_process_counts_what_it_has_written_alone() -> None:
 
 def test_memory_of_the_process_is_zero_where_it_is_unknown(tmp_path: Path) -> None:
     assert (private_bytes(tmp_path), data_bytes(tmp_path)) == (0, 0)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS])
+def test_error_of_a_process_without_room_is_no_fault_of_a_peer(number: int) -> None:
+    assert is_own_limit(OSError(number, os.strerror(number)))
+    assert not is_own_limit(ConnectionRefusedError(errno.ECONNREFUSED, "refused"))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rollserve_server.pool.backends.ray.backend import position_of
+from rollserve_server.pool.backends.ray.placement import position_of
 from rollserve_server.settings import WorkerPlacement
 
 PLANS: dict[str, tuple[WorkerPlacement, list[float], list[int | None]]] = {

@@ -14,7 +14,7 @@ from support import equal, raises, server_environment
 import rollserve
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.local import LocalServer, local_server
-from rollserve_server.serving.checks import check_settings
+from rollserve_server.serving import check_settings
 from rollserve_server.settings import Settings
 
 OPTIONS = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "4", "--workers", "2")

@@ -31,8 +31,7 @@ from rollserve_server.cli import main
 from rollserve_server.errors import DomainError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import InProcessBackend, ServerBackend
-from rollserve_server.serving import Extras, process
-from rollserve_server.serving.checks import check_environment, check_settings
+from rollserve_server.serving import Extras, check_environment, check_settings, process
 from rollserve_server.settings import Settings
 from rollserve_wire.v1.sampler_service_pb2 import ObtainSamplesRequest
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
@@ -52,14 +51,10 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
-def checked(*arguments: str | Path) -> Result:
-    """Run the command in this process; it ends with the checks before Ray starts."""
-
-    def check(settings: Settings) -> None:
-        check_settings(settings)
-        check_environment(settings)
-
-    return CliRunner().invoke(main, list(map(str, arguments)), obj=check)
+def check(settings: Settings) -> None:
+    """Check settings as a server does before Ray starts."""
+    check_settings(settings)
+    check_environment(settings)
 
 
 def check_refusal(result: Result, quotes: tuple[str, ...]) -> None:
@@ -122,7 +117,7 @@ WRONG_OPTIONS = {
 
 @pytest.mark.parametrize(("options", "quotes"), WRONG_OPTIONS.values(), ids=WRONG_OPTIONS)
 def test_invalid_option_is_named(options: tuple[str, ...], quotes: tuple[str, ...]) -> None:
-    check_refusal(checked(*(("--env", "x") if options else ()), *options), quotes)
+    check_refusal(run_server_command(*(("--env", "x") if options else ()), *options), quotes)
 
 
 def test_invalid_variable_is_named() -> None:
@@ -170,7 +165,7 @@ def test_variables_of_clients_and_services_are_no_misspelt_settings() -> None:
 def test_invalid_configuration_file_is_explained(tmp_path: Path, text: str, quotes: tuple[str, ...]) -> None:
     path = tmp_path / "rollserve.yaml"
     path.write_text(text)
-    check_refusal(checked("--env", "x", "--config", path), quotes)
+    check_refusal(run_server_command("--env", "x", "--config", path), quotes)
 
 
 def test_options_precede_variables_and_variables_precede_the_file(tmp_path: Path) -> None:
@@ -272,7 +267,7 @@ def test_environment_that_cannot_be_served_is_one_line(options: tuple[str, ...],
 def test_invalid_setting_is_found_before_ray_starts(options: tuple[str, ...], quotes: tuple[str, ...]) -> None:
     with taken_address() as taken:
         filled = [option.replace("{taken}", taken) for option in options]
-        error = checked(*filled).exception
+        error = CliRunner().invoke(main, filled, obj=check).exception
     assert isinstance(error, DomainError | OSError)
     for quote in quotes:
         assert quote.replace("{taken}", taken) in str(error)
@@ -296,9 +291,7 @@ def test_environment_with_many_agents_passes_the_checks_before_ray_starts() -> N
     wrappers = [{"name": "frame_stack_v1", "kwargs": {"stack_size": 2}}]
     many = {"env": "mpe/simple_spread-v3", "multi_agent": "parallel", "wrappers": wrappers}
     profiles = {"four": {"env": "classic/connect_four-v3", "multi_agent": "aec"}}
-    settings = Settings.from_flat({**many, "profiles": profiles})
-    check_settings(settings)
-    check_environment(settings)
+    check(Settings.from_flat({**many, "profiles": profiles}))
     wrong = Settings.from_flat({**many, "profiles": {"four": {**profiles["four"], "multi_agent": "parallel"}}})
     with pytest.raises(DomainError, match=r"profiles\.four.*parallel environments"):
         check_environment(wrong)
@@ -404,12 +397,14 @@ def test_request_over_the_limit_is_rejected(limiting: LocalServer) -> None:
         assert sampler.update_agent(small) == 1
 
 
-def test_calls_without_an_agent_are_rejected(thread_sampler: rollserve.Sampler) -> None:
+def test_calls_without_an_agent_are_rejected(limiting: LocalServer) -> None:
+    limiting.reset()
     update = {"x": np.zeros(1, np.float32)}
-    for call in (lambda: thread_sampler.obtain_samples(1), lambda: thread_sampler.update_agent(update)):
-        with raises(rollserve.PreconditionError, reason=rollserve.Reason.NO_AGENT):
-            call()
-    assert thread_sampler.status().policy_version == 0
+    with rollserve.connect(limiting.address) as sampler:
+        for call in (lambda: sampler.obtain_samples(1), lambda: sampler.update_agent(update)):
+            with raises(rollserve.PreconditionError, reason=rollserve.Reason.NO_AGENT):
+                call()
+        assert sampler.status().policy_version == 0
 
 
 @pytest.fixture(params=[pytest.param("ray", marks=pytest.mark.slow), "in-process"])

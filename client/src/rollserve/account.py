@@ -77,7 +77,7 @@ class Account:
         num_episodes: delivered episodes; for fragments, the episodes that ended in this call.
         num_simulated_steps: steps simulated while the call ran, for this call and beyond its end.
         num_carried_steps: steps simulated earlier whose fate this account reports: kept by earlier calls, from calls
-            that ended without an account, or delivered before an interruption.
+            that ended without an account or made after their account, or delivered before an interruption.
         num_kept_steps: steps of episodes beyond the last delivered one, kept for the next call.
         num_superseded_steps: discarded steps that earlier calls had kept and that no call can use any more.
         num_cancelled_steps: discarded steps of calls that were cancelled or failed.

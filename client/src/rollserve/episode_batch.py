@@ -100,7 +100,7 @@ class EpisodeBatch:
         first_steps: (N,) int64, number of steps of the episode before the segment, including earlier calls; 0 by
             default.
         env_seeds: (N,) int64, seed that the environment was reset with; or None. Native rows have the seed of their
-            block, which makes the whole block again, but none of its episodes alone.
+            block, with which the server makes the whole block again, but none of its episodes alone.
         worker_indices: (N,) int64, worker that the episode is bound to, in batches of `obtain_exact_episodes` and
             `obtain_fragments`, and in all batches after an update of agents or environments per worker or per row;
             otherwise None.

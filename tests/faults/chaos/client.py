@@ -7,7 +7,6 @@ import contextlib
 import gc
 import itertools
 import json
-import os
 import random
 import sys
 import time
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from faults.chaos.calls import MAX_PAUSES, Call, draw_call, members_of
 from faults.chaos.events import EventLog
+from faults.chaos.processes import end_with_parent
 from faults.chaos.recorder import Recorder, Recording
 
 import rollserve
 from rollserve._calls.evaluation_readers import EvaluationReader, PopulationReader, Reader
 from rollserve._calls.receiving import receive
 from rollserve._calls.time_limits import TimeLimits
-from rollserve_server.serving.parent import end_with_parent
 from rollserve_wire.v1.episode_batch_pb2 import Beginning
 
 if TYPE_CHECKING:
@@ -137,7 +136,9 @@ class Client:
             reader = PopulationReader("", members_of(found), call.number, True, options)
             method = sampler._stub.EvaluatePopulation
         else:
-            reader = EvaluationReader("", call.number, call.extras["return_episodes"], sampler._reception, options)
+            reader = EvaluationReader(
+                "", call.number, call.extras["return_episodes"], rollserve.EpisodeBatch, sampler._reception, options
+            )
             method = sampler._stub.Evaluate
         # Like `Sampler.evaluate`, but keep the request, which alone has the run of the sampler.
         result = receive(method, reader, TimeLimits(_TIMEOUT, None), sampler._contact)
@@ -210,7 +211,7 @@ def main(text: str) -> None:
 
     The JSON text has the keys `address`, `seed`, `pause_seconds`, `in_full`, `log`, `name` and `stop`.
     """
-    end_with_parent(os.getppid())
+    end_with_parent()
     rollserve.give_back_memory()  # the soak run measures it
     config = json.loads(text)
     source = random.Random(f"{config['seed']} {config['name']}")

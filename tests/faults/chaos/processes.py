@@ -1,14 +1,17 @@
-"""Processes of a server, and what they use."""
+"""Processes of a server and of its clients, and what they use."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import signal
+import threading
 from collections.abc import Sequence
 
 import psutil
 
-__all__ = ["Usage", "actor_class", "family", "name_of", "still_running", "usage_of"]
+__all__ = ["Usage", "actor_class", "end_with_parent", "family", "name_of", "still_running", "usage_of"]
 
 _ROLES = {"WorkerActor": "worker", "JournalActor": "journal"}
 
@@ -30,6 +33,17 @@ class Usage:
     own_bytes: int
     num_threads: int
     num_files: int
+
+
+def end_with_parent() -> None:
+    """Send SIGTERM to this process once its parent has ended."""
+    parent = psutil.Process(os.getppid())
+
+    def wait() -> None:
+        parent.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
 def family(pid: int) -> list[psutil.Process]:

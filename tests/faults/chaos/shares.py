@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 from faults.chaos.events import EventLog, read_events
+from faults.chaos.processes import end_with_parent
 from faults.chaos.service import Service, python_path
 from faults.chaos.tenant import Tenant, is_refusal
 
 import rollserve
-from rollserve_server.serving.parent import end_with_parent
 
 __all__ = ["NUM_STEADY", "Shares", "answers_of", "main", "measure_shares"]
 
@@ -166,7 +166,7 @@ def _is_wrong(log: Path) -> Iterator[bool]:
 
 def main(text: str) -> None:
     """Sample the same episodes again and again; the JSON text has the keys `address`, `seed` and `log`."""
-    end_with_parent(os.getppid())
+    end_with_parent()
     config = json.loads(text)
     log = EventLog(Path(config["log"]))
     with rollserve.connect(config["address"], max_message_bytes=64 << 10) as sampler:

@@ -19,11 +19,11 @@ import grpc
 import grpc.aio
 from faults.chaos.attacks import ATTACKS, UNAVAILABLE, Attack
 from faults.chaos.events import EventLog
+from faults.chaos.processes import end_with_parent
 from faults.chaos.service import HOSTILE, Service, python_path
 
 import rollserve
 from rollserve.agents import agent_to_proto
-from rollserve_server.serving.parent import end_with_parent
 from rollserve_wire.environments import env_spec_to_proto
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import samplers_pb2
@@ -232,7 +232,7 @@ def main(text: str) -> None:
 
     The JSON text has the keys `address`, `seed`, `log`, `tokens` and `with_hangs`.
     """
-    end_with_parent(os.getppid())
+    end_with_parent()
     os.nice(_NICE)  # the tenant stands for another machine, whose processor is no concern of the server's
     config = json.loads(text)
     source, log = random.Random(config["seed"]), EventLog(Path(config["log"]))

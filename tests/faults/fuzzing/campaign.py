@@ -23,8 +23,6 @@ from grpc_health.v1 import health_pb2
 from principals import Tokens
 
 import rollserve
-from rollserve_server.gateway.reflection import REFLECTION_RPC
-from rollserve_server.gateway.service import RPCS
 
 __all__ = ["MAX_GROWTH_BYTES", "SERVER_OPTIONS", "Guard", "Verdict", "answer", "fuzz", "save"]
 
@@ -47,7 +45,7 @@ _VALID_SECONDS = 60.0  # timeout of valid calls
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _TRANSPORT = "RESOURCE_EXHAUSTED"
 """Status by which gRPC itself refuses too much metadata."""
-_OF_THE_SERVER = {rpc.name for rpc in RPCS if rpc.is_of_server} | {REFLECTION_RPC}
+_OF_THE_SERVER = ("ListSamplers", "ServerReflectionInfo")
 """RPCs of no sampler: whoever has their scope on any sampler may call them."""
 _OWN_STATUSES = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 """Statuses that the fuzzing client causes itself."""

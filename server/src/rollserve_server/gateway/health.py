@@ -57,7 +57,6 @@ class Health:
         self._rpcs = OpenRpcs(stall_seconds, Places("RPCs", _MAX_RPCS, patience_seconds=_PATIENCE_SECONDS), metrics)
         self._intake = intake
         self._status: int = health_pb2.HealthCheckResponse.NOT_SERVING
-        self._has_stopped = False
         self._places = Places("watchers", _MAX_WATCHERS, max_of_client=_MAX_CLIENT_WATCHERS)
         # Set at the next change of the status; each change makes another event.
         self._changed = asyncio.Event()
@@ -73,13 +72,11 @@ class Health:
         return grpc.method_handlers_generic_handler(HEALTH_SERVICE, handlers)
 
     def start_serving(self) -> None:
-        """Report from now on that the server serves, unless it has stopped."""
-        if not self._has_stopped:
-            self._set(health_pb2.HealthCheckResponse.SERVING)
+        """Report from now on that the server serves."""
+        self._set(health_pb2.HealthCheckResponse.SERVING)
 
     def stop_serving(self) -> None:
         """Report from now on that the server does not serve. Waits for no watcher."""
-        self._has_stopped = True
         self._set(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def check(self, rpc: OpenRpc) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class Lease:
         num_renewals: number of renewals; as long as it rises, the owner is alive.
     """
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic, *, last_epoch: int = 0) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float], *, last_epoch: int = 0) -> None:
         """Start without an owner, or with an owner that a lost lease had and that may still be alive.
 
         Args:

@@ -20,7 +20,8 @@ from rollserve_server.errors import (
 from rollserve_server.futures import failure_of
 from rollserve_server.pool.accounts import WorkerTotals
 from rollserve_server.pool.workers.liveness import wait_for_loss
-from rollserve_server.pool.workers.slots import Restarts, WorkerSlot, Workforce
+from rollserve_server.pool.workers.restarts import Restarts
+from rollserve_server.pool.workers.slots import WorkerSlot, Workforce
 from rollserve_server.sampling import Worker, WorkerIdentity
 from rollserve_wire.reasons import Reason
 from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME

@@ -208,20 +208,20 @@ class RowFragmentCollector(AgentFragmentCollector):
 
     def _end_episodes(self) -> None:
         """End the episodes that are over after the current step."""
-        envs, limit = self._envs, self._sequence.max_episode_length
-        over = ended = envs.terminated | envs.truncated
+        envs, limit, is_soft = self._envs, self._sequence.max_episode_length, self._sequence.soft_horizon
+        over, truncated = envs.terminated | envs.truncated, envs.truncated
         if limit is not None:
-            ended = over | (self._episode_steps == limit)
-        for row in np.flatnonzero(ended).tolist():
+            at_limit = self._episode_steps == limit
+            # A soft horizon cuts what goes on: an episode that the environment ends in this step is not cut.
+            truncated = truncated | (at_limit & ~over if is_soft else at_limit)
+        for row in np.flatnonzero(over | truncated).tolist():
             position = self._positions[row]
-            # Where the environment ends the episode in the step that reaches the limit, its end counts.
-            truncated = bool(envs.truncated[row] or not over[row])
-            self._finish(row, terminated=bool(envs.terminated[row]), truncated=truncated)
+            self._finish(row, terminated=bool(envs.terminated[row]), truncated=bool(truncated[row]))
             self._episode_steps[row] = 0
             self.attempts.succeed(position.episode_index)
             position.episode_index += self._sequence.stride
             position.has_noise = False
-            if over[row] or not self._sequence.soft_horizon:
+            if over[row] or not is_soft:
                 position.reset_index = position.episode_index
                 self._env_steps[row] = 0
             else:

@@ -18,6 +18,7 @@ from rollserve_server.pool.backends.ray.identity import ForgedMessageError, Samp
 from rollserve_server.pool.backends.ray.journal import RayJournal
 from rollserve_server.pool.backends.ray.losses import ClusterWatch, KernelKills, putting
 from rollserve_server.pool.backends.ray.names import WorkerNames, end_actors
+from rollserve_server.pool.backends.ray.placement import position_of
 from rollserve_server.pool.backends.ray.sampler_mark import read_directory, write_directory
 from rollserve_server.pool.backends.ray.worker import CONCURRENCY, RayWorker, WorkerActor
 from rollserve_server.pool.journal.journal import NoJournal
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
     from rollserve_server.pool.journal.held_lease import HeldLease
     from rollserve_server.pool.journal.journal import Journal
-    from rollserve_server.settings import RaySettings, WorkerPlacement, WorkerSettings
+    from rollserve_server.settings import RaySettings, WorkerSettings
 
-__all__ = ["RayBackend", "position_of"]
+__all__ = ["RayBackend"]
 
 _log = logging.getLogger(__name__)
 
@@ -264,33 +265,6 @@ def _scheduling_strategy(worker_index: int, settings: RaySettings) -> NodeAffini
         return None
     strategy: Any = NodeAffinitySchedulingStrategy(nodes[position]["NodeID"], soft=True, _spill_on_unavailable=True)
     return strategy  # type: ignore[no-any-return]
-
-
-def position_of(worker_index: int, capacities: Sequence[float], placement: WorkerPlacement) -> int | None:
-    """Return the position of the machine for a worker; None if the workers before it take all the room.
-
-    Args:
-        worker_index: index of the worker.
-        capacities: number of workers that each machine has room for; can be infinite.
-        placement: `pack` fills one machine after the other; `spread` gives each machine a worker before any gets
-            another.
-    """
-    if placement == "pack":
-        for position, capacity in enumerate(capacities):
-            if worker_index < capacity:
-                return position
-            worker_index -= int(capacity)
-        return None
-    filled = 0.0
-    for level in sorted(set(capacities)):
-        # Up to this level, the machines that are not full take turns.
-        positions = [position for position, capacity in enumerate(capacities) if capacity > filled]
-        num_workers = (level - filled) * len(positions) if positions else 0
-        if worker_index < num_workers:
-            return positions[worker_index % len(positions)]
-        worker_index -= int(num_workers)
-        filled = level
-    return None
 
 
 def _capacity(resources: Mapping[str, float], settings: RaySettings) -> float:

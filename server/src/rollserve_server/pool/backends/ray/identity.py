@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ForgedMessageError", "SamplerIdentity", "Seal"]
+__all__ = ["ForgedMessageError", "SamplerIdentity", "Seal", "journal_name"]
 
 _DIGEST = hashlib.sha256
 _DIGEST_BYTES = _DIGEST().digest_size
@@ -37,6 +37,20 @@ class SamplerIdentity:
         name = f"{namespace}\0{sampler}" if sampler else namespace
         tag, key = (hmac.digest(secret, f"{use} of {name}".encode(), _DIGEST) for use in ("tag", "key"))
         return cls(tag[:_TAG_BYTES].hex(), key, sampler)
+
+
+def journal_name(tag: str, *, is_created: bool = False, epoch: int = 0) -> str:
+    """Return the name of an actor that keeps the journal of the sampler with a tag.
+
+    Names of journals of samplers that clients have created differ, so that a server that starts with its first sampler
+    does not take them for journals of other servers' samplers.
+
+    Args:
+        tag: tag of the sampler.
+        is_created: whether a client has created the sampler.
+        epoch: epoch of the server that started the actor in place of one of another version; 0 without such a one.
+    """
+    return f"{'created-' if is_created else ''}journal-{tag}{f'-{epoch}' if epoch else ''}"
 
 
 class ForgedMessageError(Exception):

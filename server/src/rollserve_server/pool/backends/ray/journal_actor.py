@@ -41,7 +41,7 @@ class JournalActor:
         self._software = software
         self._seal = Seal(key)
         last_epoch = read_mark(tag)
-        self._lease = Lease(LEASE_SECONDS, last_epoch=last_epoch)
+        self._lease = Lease(LEASE_SECONDS, time.monotonic, last_epoch=last_epoch)
         self._follows_loss = last_epoch > 0  # until its server restores it
         self._kept: KeptRecords | None = None
         self._orphan_seconds = float("inf")

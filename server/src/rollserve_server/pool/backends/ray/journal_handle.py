@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from rollserve_server import __version__
-from rollserve_server.pool.backends.ray.identity import ForgedMessageError, SamplerIdentity, Seal
+from rollserve_server.pool.backends.ray.identity import ForgedMessageError, SamplerIdentity, Seal, journal_name
 from rollserve_server.pool.backends.ray.journal_actor import JournalActor
-from rollserve_server.pool.backends.ray.names import end_actors, journal_name, journals
+from rollserve_server.pool.backends.ray.names import end_actors, journals
 from rollserve_server.pool.state.files import framed, frames
 from rollserve_wire.v1 import journal_pb2 as pb
 

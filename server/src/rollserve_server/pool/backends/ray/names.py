@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ray
 import ray.util
 
+from rollserve_server.pool.backends.ray.identity import journal_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = [
     "WorkerNames",
     "end_actors",
-    "journal_name",
     "journals",
     "other_journals",
     "workers_in_namespace",
@@ -27,20 +28,6 @@ _JOURNAL = re.compile(r"journal(?:-(\d{1,9}))?(?:-([0-9a-f]{32})(?:-\d+)?)?")
 `protos/rollserve/v1/saved_sampler.proto`, names had the number of the format, up to format 4 no tag, and in format 1 no
 number either."""
 _WORKER = re.compile(r"worker-(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{32})(?:-(.+))?)?")
-
-
-def journal_name(tag: str, *, is_created: bool = False, epoch: int = 0) -> str:
-    """Return the name of an actor that keeps the journal of the sampler with a tag.
-
-    Names of journals of samplers that clients have created differ, so that a server that starts with its first sampler
-    does not take them for journals of other servers' samplers.
-
-    Args:
-        tag: tag of the sampler.
-        is_created: whether a client has created the sampler.
-        epoch: epoch of the server that started the actor in place of one of another version; 0 without such a one.
-    """
-    return f"{'created-' if is_created else ''}journal-{tag}{f'-{epoch}' if epoch else ''}"
 
 
 def journals(tag: str, *, is_created: bool = False) -> list[str]:
