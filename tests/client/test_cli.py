@@ -254,7 +254,7 @@ def test_sample_passes_options_of_the_agent(sampler: rollserve.Sampler, server: 
 
 def test_error_is_one_line_with_an_exit_status(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
     cases = [
-        (1, "step_count: ", ("sample", server.address, "--steps", "0")),
+        (1, "step_count: ", ("sample", server.address, "--steps", "7", "--fragments")),
         (1, "sampler: ", ("status", server.address, "--sampler", "x")),
         (1, "seed: ", ("sample", server.address, "--steps", "1", "--seed", "-1")),
         (1, "num_steps: ", ("sample", server.address, "--steps", "99999999999999999999")),
@@ -292,7 +292,7 @@ def test_output_file_is_checked_before_sampling(
     for out in (tmp_path, tmp_path / "no" / "x"):
         assert run_here("sample", server.address, "--steps", "1", "--out", out).returncode == 4
     assert sampler.status().counters.num_completed_calls == before.num_completed_calls
-    assert run_here("sample", server.address, "--steps", "0", "--out", tmp_path / "new").returncode == 1
+    assert run_here("sample", server.address, "--steps", "7", "--fragments", "--out", tmp_path / "new").returncode == 1
     assert list(tmp_path.iterdir()) == []  # the failed attempt leaves no file
 
 
