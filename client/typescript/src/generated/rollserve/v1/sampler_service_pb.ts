@@ -698,8 +698,8 @@ export type Fragments = Message<"rollserve.v1.Fragments"> & {
   /**
    * Whether an episode that reaches its maximum length (`options.max_episode_length`, or the server's setting) ends
    * without a reset: it is truncated, and the row's next episode starts in the same state, with the same
-   * `environment_seeds` and without `episode_infos`. Environments that end by themselves are reset. INVALID_ARGUMENT
-   * without a maximum length, and in an environment with many agents.
+   * `environment_seeds` and without `episode_infos`. Environments that end by themselves are reset, also in the step of
+   * the maximum length, which then truncates nothing. INVALID_ARGUMENT without a maximum length.
    *
    * @generated from field: bool soft_horizon = 3;
    */
@@ -709,8 +709,8 @@ export type Fragments = Message<"rollserve.v1.Fragments"> & {
    * The fraction of the workers that have to make all their steps, over 0 and up to 1, else INVALID_ARGUMENT. As soon
    * as that many workers (rounded up) have, the others stop with the step that they are in, and the call delivers what
    * they have. `missing_step_count` of the account counts what they lack. A worker that has made no step yet, or does
-   * not respond within a second, delivers nothing. Its rows pause where they stopped, and make the call's remaining
-   * steps in the next call: so rows can be ahead of others, and `row_step_count` counts the requested steps. Each row
+   * not respond within a second, delivers nothing. Its rows pause where they stopped, and go on from there with the next
+   * call's steps: so rows can be behind others, and `row_step_count` counts the requested steps. Each row
    * still delivers each of its steps once. What such a call delivers depends on time: it is of class WORKER, nobody can
    * resume it after an interruption, and it is INVALID_ARGUMENT beside a `skip_step_count`. Not set, or 1: all workers
    * make all their steps.
