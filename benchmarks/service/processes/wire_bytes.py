@@ -30,7 +30,7 @@ class CountingSampler(grpc.UnaryStreamClientInterceptor):
         reception, tls = Reception.of(DEFAULT_MESSAGE_BYTES, None), tls_of(None, {"ca": ca}, {})
         connection = Connection(address, "", DEFAULT_TIMEOUT, reception, False, tls)
         channel = connection.channel(Gateways(address))
-        self.sampler = rollserve.Sampler(connection, grpc.intercept_channel(channel, self))
+        self.sampler = rollserve.Sampler(connection, rollserve.EpisodeBatch, grpc.intercept_channel(channel, self))
         self.num_wire_bytes = 0
 
     def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
