@@ -173,7 +173,7 @@ class AsyncSampler(
 
     @property
     def multi_agent(self) -> AsyncSampler[MultiAgentBatch]:
-        """The same sampler for an environment with many agents: its calls return a `MultiAgentBatch`.
+        """A sampler for an environment with many agents, over this connection: its calls return a `MultiAgentBatch`.
 
         Both share the connection, and the versions that this client has set.
 

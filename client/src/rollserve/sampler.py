@@ -169,7 +169,7 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
 
     @property
     def multi_agent(self) -> Sampler[MultiAgentBatch]:
-        """The same sampler for an environment with many agents: its calls return a `MultiAgentBatch`.
+        """A sampler for an environment with many agents, over this connection: its calls return a `MultiAgentBatch`.
 
         Both share the connection, and the versions that this client has set.
 
