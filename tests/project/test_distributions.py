@@ -60,7 +60,7 @@ def test_metadata_is_what_an_index_shows(distribution: str, tmp_path: Path) -> N
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload() == (ROOT / distribution / "README.md").read_text()
     labels = {url.split(",")[0] for url in metadata.get_all("Project-URL", [])}
-    assert labels == {"Homepage", "Documentation", "Changelog", "Issues", "Source"}
+    assert labels == {"Homepage", "Documentation", "Changelog", "Issues", "Repository"}
     named = [each.rpartition(" ")[2] for each in metadata.get_all("Classifier", []) if "Python :: 3." in each]
     assert named == list(PYTHONS)
     (source,) = SdistBuilder(str(ROOT / distribution)).build(directory=str(tmp_path))
