@@ -15,7 +15,7 @@ help: ## list the targets
 
 setup: $(READY) ## make a virtual environment with everything: 2.7 GB, in one to ten minutes
 
-setup-client: $(VENV)-client/ready ## make a virtual environment with the client alone, in .venv-client: 200 MB
+setup-client: $(VENV)-client/ready ## make a virtual environment with the client alone, in .venv-client: 160 MB
 
 $(VENV)-client/ready: constraints.txt client/pyproject.toml
 	$(PYTHON) -m venv $(VENV)-client

@@ -110,7 +110,7 @@ async def test_unsent_requests_of_five_connections_refuse_nobody(running: Servin
 
 
 def test_unfinished_requests_hold_up_nobody(running: Serving) -> None:
-    """Each has 55 bytes of a thousand, over a connection of its own from the address of the others."""
+    """Each request has 55 bytes of a thousand, over a connection of its own from the address of the others."""
     server, sampler = running
     with contextlib.ExitStack() as stack:
         for method in (*["GetSampler"] * 100, *["UpdateAgent"] * 20, *["Evaluate"] * 20):
@@ -124,7 +124,7 @@ def test_unfinished_requests_hold_up_nobody(running: Serving) -> None:
 
 
 def test_eight_hostile_connections_of_each_kind_hold_up_no_polite_client(running: Serving) -> None:
-    """They leave requests unfinished, answers unread, and places taken; none has another address than the others."""
+    """Hostile clients leave requests unfinished, answers unread, and places taken, all from one address."""
     unfinished = [f"{SERVICE}/{name}" for name in ("GetSampler", "UpdateAgent", "Evaluate", "StreamSamples")]
     unfinished += ["/grpc.health.v1.Health/Check", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"]
     endless = pb.ObtainSamplesRequest(step_count=1 << 50, options=pb.SamplingOptions(blackhole=True))
@@ -171,7 +171,7 @@ def test_many_updates_of_a_client_leave_turns_to_others(running: Serving) -> Non
 
 
 def test_update_is_read_before_the_waiting_ones_of_another_address(running: Serving) -> None:
-    """Each of these holds the server's place for large requests for 20 ms or more, 8 s in all."""
+    """Each waiting update holds the server's place for large requests for 20 ms or more, 8 s in all."""
     server, sampler = running
     with contextlib.ExitStack() as stack:
         for _ in range(400):
@@ -181,7 +181,7 @@ def test_update_is_read_before_the_waiting_ones_of_another_address(running: Serv
 
 
 def test_unfinished_requests_take_bounded_memory(running: Serving) -> None:
-    """Each of these has 12 MiB, and 16 MiB are for all requests that have not arrived whole."""
+    """Each request has 12 MiB, and 16 MiB are for all requests that have not arrived whole."""
     server, sampler = running
     with contextlib.ExitStack() as stack:
         process = psutil.Process(server.process.pid)

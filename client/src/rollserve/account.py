@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rollserve_wire.errors import mismatch
 from rollserve_wire.moments import moments_of, policy_moments_of
 from rollserve_wire.records import record_from_message
 from rollserve_wire.representations import briefly, value_html
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from rollserve_wire.moments import PolicyMoments, RunningMoments
     from rollserve_wire.v1 import episode_batch_pb2
 
-__all__ = ["Account", "EpisodeFailure", "WorkerAccount", "account_from_proto"]
+__all__ = ["Account", "EpisodeFailure", "WorkerAccount", "account_from_proto", "account_of_call"]
 
 
 @briefly
@@ -197,6 +198,13 @@ class Account:
         dropped = self.num_superseded_steps + self.num_cancelled_steps + self.num_lost_steps
         unused = self.num_stale_steps + self.num_overflow_steps + self.num_unsent_steps
         return dropped + self.num_idle_steps + self.num_discarded_steps + unused
+
+
+def account_of_call(account: Account | None) -> Account:
+    """Return the account that a batch has; raise ValueError for a batch that is no whole result of a call."""
+    if account is None:
+        raise ValueError(f"account: {mismatch('the whole result of a call', 'a batch without an account')}")
+    return account
 
 
 def account_from_proto(message: episode_batch_pb2.Account) -> Account:

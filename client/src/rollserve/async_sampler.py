@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
@@ -171,7 +172,7 @@ class AsyncSampler(
         self._contact.is_closed = True
         await self._channel.close()
 
-    @property
+    @functools.cached_property
     def multi_agent(self) -> AsyncSampler[MultiAgentBatch]:
         """A sampler for an environment with many agents, over this connection: its calls return a `MultiAgentBatch`.
 

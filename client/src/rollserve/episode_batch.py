@@ -14,6 +14,7 @@ import numpy as np
 
 from rollserve._codec.column_checks import as_int64, check_batch, check_header
 from rollserve._codec.initial_states import later_initial_states
+from rollserve.account import account_of_call
 from rollserve_wire.checks import check_type, type_error
 from rollserve_wire.columns import (
     COLUMNS,
@@ -202,9 +203,7 @@ class EpisodeBatch:
             ValueError: the batch is no whole result of a call, but a part of one, or from a file; `account_or_none` is
                 None then.
         """
-        if self.account_or_none is None:
-            raise ValueError(f"account: {mismatch('the whole result of a call', 'a batch without an account')}")
-        return self.account_or_none
+        return account_of_call(self.account_or_none)
 
     @property
     def num_steps(self) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from rollserve.account import account_of_call
 from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve_wire.columns import MANY_COLUMNS, POLICY_COLUMNS, joined_rows, leaves_of, map_columns
 from rollserve_wire.errors import InvalidArgumentError, mismatch
@@ -194,9 +195,7 @@ class MultiAgentBatch:
             ValueError: the batch is no whole result of a call, but a part of one, or from a file; `account_or_none` is
                 None then.
         """
-        if self.account_or_none is None:
-            raise ValueError(f"account: {mismatch('the whole result of a call', 'a batch without an account')}")
-        return self.account_or_none
+        return account_of_call(self.account_or_none)
 
     @property
     def num_steps(self) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
@@ -167,7 +168,7 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         self._contact.is_closed = True
         self._channel.close()
 
-    @property
+    @functools.cached_property
     def multi_agent(self) -> Sampler[MultiAgentBatch]:
         """A sampler for an environment with many agents, over this connection: its calls return a `MultiAgentBatch`.
 

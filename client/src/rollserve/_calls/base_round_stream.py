@@ -114,8 +114,7 @@ class BaseRoundStream(Generic[Batch]):
         self._parts = parts
         self._num_handed = 0
         self._has_ended = False
-        # Rounds that arrived and were not handed out: because they were too old by then, and at the end.
-        self._stale: list[Batch] = []
+        # Of rounds that arrived and were not handed out: because they were too old by then, and at the end.
         self._num_stale_episodes = self._num_stale_steps = 0
         self._num_unread_episodes = self._num_unread_steps = 0
 

@@ -17,6 +17,7 @@ from rollserve_wire.errors import mismatch
 from rollserve_wire.receipts import Receipt, column_digests
 
 if TYPE_CHECKING:
+    from rollserve.account import Account
     from rollserve.agents import Agent
     from rollserve.status import SamplerStatus
 
@@ -25,8 +26,7 @@ __all__ = ["acting_version", "with_receipt"]
 
 def acting_version(batch: EpisodeBatch) -> int:
     """Return the version of the agent that acted in a batch; raise as `with_receipt` for one without an account."""
-    check_type("batch", batch, EpisodeBatch, "the batch of an environment with one agent")
-    return batch.account.policy_version
+    return _account(batch).policy_version
 
 
 def with_receipt(
@@ -40,8 +40,7 @@ def with_receipt(
         agent: the agent whose digest the receipt has; None for none.
         held: the agent that acted, as the server holds it; None if it does not any more.
     """
-    check_type("batch", batch, EpisodeBatch, "the batch of an environment with one agent")
-    account, digest = batch.account, "" if agent is None else agent_digest(agent)
+    account, digest = _account(batch), "" if agent is None else agent_digest(agent)
     if agent is not None and held is not None and not _may_be_same(agent, held):
         raise ValueError(f"agent: {mismatch(f'the one of policy version {account.policy_version}', 'another one')}")
     if account.env_version != status.env_version:
@@ -64,6 +63,11 @@ def with_receipt(
         account={name: value for name, value in _counts(account).items() if isinstance(value, int)},
     )
     return dataclasses.replace(batch, receipt=receipt)
+
+
+def _account(batch: EpisodeBatch) -> Account:
+    check_type("batch", batch, EpisodeBatch, "the batch of an environment with one agent")
+    return batch.account
 
 
 def _may_be_same(agent: Agent, held: Agent) -> bool:

@@ -107,14 +107,10 @@ class SamplerCollector(Collector):
         yield from _workers(statuses)
 
 
-def _listed(values: Iterable[str]) -> str:
-    return ", ".join(values)
-
-
 def _calls(statuses: Mapping[str, PoolStatus]) -> Metric:
     calls = CounterMetricFamily(
         "rollserve_calls",
-        f"Sampling calls that ended, by outcome: {_listed(_OUTCOMES)}.",
+        f"Sampling calls that ended, by outcome: {', '.join(_OUTCOMES)}.",
         labels=["sampler", "outcome"],
     )
     for name, status in statuses.items():
@@ -125,7 +121,7 @@ def _calls(statuses: Mapping[str, PoolStatus]) -> Metric:
 
 def _workers(statuses: Mapping[str, PoolStatus]) -> Iterator[Metric]:
     workers = GaugeMetricFamily(
-        "rollserve_workers", f"Workers, by health: {_listed(_HEALTHS)}.", labels=["sampler", "health"]
+        "rollserve_workers", f"Workers, by health: {', '.join(_HEALTHS)}.", labels=["sampler", "health"]
     )
     steps = CounterMetricFamily("rollserve_worker_steps", "Steps simulated, by worker.", labels=["sampler", "worker"])
     memory = GaugeMetricFamily(
