@@ -210,7 +210,7 @@ func encodeNamed(field string, arrays map[string]Array) ([]*pb.NamedTensor, erro
 }
 
 func encodeArray(field string, array Array) (*pb.Tensor, error) {
-	size := typeSize(array.DataType)
+	size := array.DataType.Size()
 	if size == 0 {
 		return nil, invalid(field, "an array that NewArray or Scalar has made", array)
 	}
@@ -225,7 +225,7 @@ func encodeArray(field string, array Array) (*pb.Tensor, error) {
 		expected := fmt.Sprintf("a shape for %d elements", len(array.data)/size)
 		return nil, invalid(field+".shape", expected, array.Shape)
 	}
-	return &pb.Tensor{DataType: array.DataType, Shape: shape, Data: inLittleEndian(array.data, size)}, nil
+	return &pb.Tensor{DataType: dataTypes[array.DataType], Shape: shape, Data: inLittleEndian(array.data, size)}, nil
 }
 
 // encodeJSON returns a JSON object, or an empty text for none.

@@ -8,33 +8,66 @@ import (
 	pb "github.com/rollserve/rollserve/client/go/rollservev1"
 )
 
-// DataType is the type of the elements of an Array.
-type DataType = pb.DataType
+// DataType is the type of the elements of an Array, by numpy's name.
+type DataType string
 
 // The types that elements can have.
 const (
-	Bool    = pb.DataType_DATA_TYPE_BOOL
-	Int8    = pb.DataType_DATA_TYPE_INT8
-	Int16   = pb.DataType_DATA_TYPE_INT16
-	Int32   = pb.DataType_DATA_TYPE_INT32
-	Int64   = pb.DataType_DATA_TYPE_INT64
-	Uint8   = pb.DataType_DATA_TYPE_UINT8
-	Uint16  = pb.DataType_DATA_TYPE_UINT16
-	Uint32  = pb.DataType_DATA_TYPE_UINT32
-	Uint64  = pb.DataType_DATA_TYPE_UINT64
-	Half    = pb.DataType_DATA_TYPE_FLOAT16
-	Float32 = pb.DataType_DATA_TYPE_FLOAT32
-	Float64 = pb.DataType_DATA_TYPE_FLOAT64
+	Bool    DataType = "bool"
+	Int8    DataType = "int8"
+	Int16   DataType = "int16"
+	Int32   DataType = "int32"
+	Int64   DataType = "int64"
+	Uint8   DataType = "uint8"
+	Uint16  DataType = "uint16"
+	Uint32  DataType = "uint32"
+	Uint64  DataType = "uint64"
+	Float16 DataType = "float16"
+	Float32 DataType = "float32"
+	Float64 DataType = "float64"
 )
 
-// Element is any Go type that the elements of an Array can have.
+// Size returns the number of bytes of an element; 0 for a type that is none of the constants.
+func (d DataType) Size() int {
+	switch d {
+	case Bool, Int8, Uint8:
+		return 1
+	case Int16, Uint16, Float16:
+		return 2
+	case Int32, Uint32, Float32:
+		return 4
+	case Int64, Uint64, Float64:
+		return 8
+	default:
+		return 0
+	}
+}
+
+var dataTypes = map[DataType]pb.DataType{
+	Bool:    pb.DataType_DATA_TYPE_BOOL,
+	Int8:    pb.DataType_DATA_TYPE_INT8,
+	Int16:   pb.DataType_DATA_TYPE_INT16,
+	Int32:   pb.DataType_DATA_TYPE_INT32,
+	Int64:   pb.DataType_DATA_TYPE_INT64,
+	Uint8:   pb.DataType_DATA_TYPE_UINT8,
+	Uint16:  pb.DataType_DATA_TYPE_UINT16,
+	Uint32:  pb.DataType_DATA_TYPE_UINT32,
+	Uint64:  pb.DataType_DATA_TYPE_UINT64,
+	Float16: pb.DataType_DATA_TYPE_FLOAT16,
+	Float32: pb.DataType_DATA_TYPE_FLOAT32,
+	Float64: pb.DataType_DATA_TYPE_FLOAT64,
+}
+
+// Element is any Go type that the elements of an Array can have: of Float16 it is Half, of the others the type of the
+// same name.
 type Element interface {
-	bool | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | Float16 | float32 | float64
+	bool | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | Half | float32 | float64
 }
 
 // Array is a dense array of numbers or truth values in C order: the last axis varies fastest.
 //
-// Copies of an Array, and what Rows and Values return, share one memory.
+// Copies of an Array, and what Rows, Values and Bytes return, share one memory. The zero value is no array: it stands for
+// one that is not there.
 type Array struct {
 	// DataType is the type of the elements.
 	DataType DataType
@@ -45,9 +78,8 @@ type Array struct {
 }
 
 // NewArray returns an array of the given shape whose elements are in values. The array shares the memory of values.
-// Without a shape, it has one axis.
-//
-// A shape that does not fit the number of values is an InvalidArgumentError of the call that sends the array.
+// Without a shape, it has one axis. The call that sends the array fails with ErrInvalidArgument if the shape does not fit
+// the number of values.
 func NewArray[T Element](values []T, shape ...int) Array {
 	if len(shape) == 0 {
 		shape = []int{len(values)}
@@ -60,32 +92,65 @@ func Scalar[T Element](value T) Array {
 	return Array{DataType: typeOf[T](), data: bytesOf([]T{value})}
 }
 
+// ArrayFromBytes returns an array of the given type and shape whose elements are in data, in the byte order of this
+// machine; see Array.Bytes. The array shares the memory of data. An empty shape is that of a scalar.
+//
+// The error is an ErrInvalidArgument if data has another size than the elements.
+func ArrayFromBytes(dataType DataType, shape []int, data []byte) (Array, error) {
+	array := Array{DataType: dataType, Shape: shape, data: data}
+	if _, known := dataTypes[dataType]; !known {
+		return Array{}, invalid("dataType", "a type of elements, such as Float32", fmt.Sprintf("%q", dataType))
+	}
+	for _, length := range shape {
+		if length < 0 {
+			return Array{}, invalid("shape", "sizes of at least 0", shape)
+		}
+	}
+	if want := array.Size() * dataType.Size(); len(data) != want {
+		return Array{}, invalid("data", fmt.Sprintf("%d bytes for %v", want, array), len(data))
+	}
+	return array, nil
+}
+
 // Values returns the elements of an array. The slice shares the memory of the array.
 //
-// The error is an InvalidArgumentError if the elements have another type than T.
+// The error is an ErrInvalidArgument if the elements have another type than T.
 func Values[T Element](a Array) ([]T, error) {
 	if want := typeOf[T](); a.DataType != want {
-		return nil, invalid("T", "the type of the elements, "+typeName(a.DataType), typeName(want))
+		return nil, invalid("T", fmt.Sprintf("the type of the elements, %v", a), want)
 	}
 	return elements[T](a.data), nil
 }
 
+// IsZero reports whether the array is the zero Array, which stands for one that is not there.
+func (a Array) IsZero() bool { return a.DataType == "" }
+
+// Bytes returns the elements of an array of any type as bytes, in the byte order of this machine. The slice shares the
+// memory of the array.
+func (a Array) Bytes() []byte { return a.data }
+
 // Len returns the size of the first axis, the number of rows; 1 for a scalar.
 func (a Array) Len() int {
-	if len(a.Shape) == 0 {
+	switch {
+	case a.IsZero():
+		return 0
+	case len(a.Shape) == 0:
 		return 1
+	default:
+		return a.Shape[0]
 	}
-	return a.Shape[0]
 }
 
 // Size returns the number of elements.
-func (a Array) Size() int { return product(a.Shape) }
+func (a Array) Size() int {
+	if a.IsZero() {
+		return 0
+	}
+	return product(a.Shape)
+}
 
 // RowSize returns the number of elements of a row, which is an element of the first axis.
 func (a Array) RowSize() int { return product(a.rowShape()) }
-
-// exists reports whether an optional array is there.
-func (a Array) exists() bool { return len(a.Shape) > 0 }
 
 // Rows returns the rows from begin to end, without end, as an array that shares the memory.
 func (a Array) Rows(begin, end int) Array {
@@ -95,7 +160,12 @@ func (a Array) Rows(begin, end int) Array {
 }
 
 // String describes the array by type and shape.
-func (a Array) String() string { return fmt.Sprintf("%s %v", typeName(a.DataType), a.Shape) }
+func (a Array) String() string {
+	if a.IsZero() {
+		return "no array"
+	}
+	return fmt.Sprintf("%s %v", a.DataType, a.Shape)
+}
 
 func (a Array) rowShape() []int {
 	if len(a.Shape) == 0 {
@@ -104,7 +174,7 @@ func (a Array) rowShape() []int {
 	return a.Shape[1:]
 }
 
-func (a Array) rowBytes() int { return a.RowSize() * typeSize(a.DataType) }
+func (a Array) rowBytes() int { return a.RowSize() * a.DataType.Size() }
 
 // gather returns the rows at the given positions in a new array.
 func (a Array) gather(rows []int) Array {
@@ -125,14 +195,14 @@ func (a Array) setRow(row int, from Array, fromRow int) {
 // zeros returns a new array of zeros.
 func zeros(dataType DataType, length int, rowShape []int) Array {
 	shape := append([]int{length}, rowShape...)
-	return Array{DataType: dataType, Shape: shape, data: make([]byte, product(shape)*typeSize(dataType))}
+	return Array{DataType: dataType, Shape: shape, data: make([]byte, product(shape)*dataType.Size())}
 }
 
-// Float16 is a number of IEEE 754 half precision: one bit for the sign, five for the exponent, ten for the fraction.
-type Float16 uint16
+// Half is a number of IEEE 754 half precision: one bit for the sign, five for the exponent, ten for the fraction.
+type Half uint16
 
 // Float32 returns the number in single precision, which has all numbers of half precision.
-func (h Float16) Float32() float32 {
+func (h Half) Float32() float32 {
 	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10)&0x1f, uint32(h)&0x3ff
 	switch exponent {
 	case 0: // zero, or a number without a leading 1
@@ -167,34 +237,13 @@ func typeOf[T Element]() DataType {
 		return Uint32
 	case uint64:
 		return Uint64
-	case Float16:
-		return Half
+	case Half:
+		return Float16
 	case float32:
 		return Float32
 	default:
 		return Float64
 	}
-}
-
-var typeSizes = map[DataType]int{
-	Bool: 1, Int8: 1, Uint8: 1, Int16: 2, Uint16: 2, Half: 2,
-	Int32: 4, Uint32: 4, Float32: 4, Int64: 8, Uint64: 8, Float64: 8,
-}
-
-// typeSize returns the number of bytes of an element, 0 for an unknown type.
-func typeSize(dataType DataType) int { return typeSizes[dataType] }
-
-var typeNames = map[DataType]string{
-	Bool: "bool", Int8: "int8", Int16: "int16", Int32: "int32", Int64: "int64", Uint8: "uint8", Uint16: "uint16",
-	Uint32: "uint32", Uint64: "uint64", Half: "float16", Float32: "float32", Float64: "float64",
-}
-
-// typeName returns the name of a type, as errors have it.
-func typeName(dataType DataType) string {
-	if name, ok := typeNames[dataType]; ok {
-		return name
-	}
-	return fmt.Sprintf("DataType(%d)", dataType)
 }
 
 func product(shape []int) int {

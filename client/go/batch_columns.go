@@ -215,7 +215,7 @@ func (t tensors) withoutFullMasks(columns Columns) Columns {
 func columnsIn(field any) Columns {
 	switch field := field.(type) {
 	case *Array:
-		if field.exists() {
+		if !field.IsZero() {
 			return Columns{"": *field}
 		}
 	case *[]float64:

@@ -3,6 +3,7 @@ package rollserve_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand"
 	"net"
@@ -20,7 +21,7 @@ import (
 	pb "github.com/rollserve/rollserve/client/go/rollservev1"
 )
 
-func TestErrorsAreTheirClassAndAllAboveIt(t *testing.T) {
+func TestErrorsAreTheirKindAndTheOneAboveIt(t *testing.T) {
 	server := &script{calls: []scripted{
 		{err: failure(codes.PermissionDenied, "SCOPE_MISSING", "")},
 		{err: failure(codes.InvalidArgument, "INVALID_VALUE", "step_count")},
@@ -34,31 +35,47 @@ func TestErrorsAreTheirClassAndAllAboveIt(t *testing.T) {
 		_, err := sampler.ObtainSamples(context.Background(), 1, nil)
 		return err
 	}
+	is := func(err error, kinds ...error) {
+		t.Helper()
+		all := []error{
+			rollserve.ErrInvalidArgument, rollserve.ErrAccess, rollserve.ErrPrecondition, rollserve.ErrLimit,
+			rollserve.ErrUnavailable, rollserve.ErrStopped, rollserve.ErrCancelled, rollserve.ErrDeadline,
+			rollserve.ErrServer,
+		}
+		var got []error
+		for _, kind := range all {
+			if errors.Is(err, kind) {
+				got = append(got, kind)
+			}
+		}
+		same(t, "kinds", got, kinds)
+	}
 	err := fail()
-	var (
-		access       *rollserve.AccessError
-		invalid      *rollserve.InvalidArgumentError
-		precondition *rollserve.PreconditionError
-		limit        *rollserve.LimitError
-		fault        *rollserve.ServerError
-		unavailable  *rollserve.UnavailableError
-		any          *rollserve.Error
-	)
-	same(t, "access", errors.As(err, &access) && errors.As(err, &invalid) && errors.As(err, &any), true)
-	same(t, "access", errors.As(err, &precondition), false)
-	same(t, "reason", invalid.Reason, rollserve.ReasonScopeMissing)
+	is(err, rollserve.ErrInvalidArgument, rollserve.ErrAccess)
+	same(t, "reason", rollserve.ReasonOf(err), rollserve.ReasonScopeMissing)
 	err = fail()
-	same(t, "invalid", errors.As(err, &invalid) && !errors.As(err, &access), true)
-	same(t, "field", invalid.Field, "step_count")
-	same(t, "request id", invalid.RequestID, "0123456789abcdef")
-	same(t, "message", invalid.Message, "it failed")
-	same(t, "status", status.Code(errors.Unwrap(invalid)), codes.InvalidArgument)
-	same(t, "precondition", errors.As(fail(), &precondition), true)
-	same(t, "reason", precondition.Reason, rollserve.ReasonNoAgent)
-	same(t, "limit", errors.As(fail(), &limit), true)
-	same(t, "unknown reason", limit.Reason, rollserve.Reason("SOME_NEW_REASON"))
-	same(t, "fault", errors.As(fail(), &fault), true)
-	same(t, "unavailable", errors.As(fail(), &unavailable), true)
+	is(err, rollserve.ErrInvalidArgument)
+	var failed *rollserve.Error
+	same(t, "error", errors.As(err, &failed), true)
+	same(t, "field", failed.Field, "step_count")
+	same(t, "request id", failed.RequestID, "0123456789abcdef")
+	same(t, "text", failed.Error(), "rollserve: it failed")
+	same(t, "status", status.Code(errors.Unwrap(failed)), codes.InvalidArgument)
+	err = fail()
+	is(err, rollserve.ErrPrecondition)
+	same(t, "reason", rollserve.ReasonOf(fmt.Errorf("wrapped: %w", err)), rollserve.ReasonNoAgent)
+	err = fail()
+	is(err, rollserve.ErrLimit)
+	same(t, "unknown reason", rollserve.ReasonOf(err), rollserve.Reason("SOME_NEW_REASON"))
+	is(fail(), rollserve.ErrServer)
+	err = fail()
+	is(err, rollserve.ErrUnavailable)
+	timedOut := &rollserve.Error{Code: codes.DeadlineExceeded, Cause: err}
+	is(timedOut, rollserve.ErrStopped, rollserve.ErrDeadline) // not what its cause is
+	is(&rollserve.Error{Code: codes.Canceled}, rollserve.ErrStopped, rollserve.ErrCancelled)
+	is(&rollserve.Error{}, rollserve.ErrServer)
+	same(t, "text of the zero value", (&rollserve.Error{}).Error(), rollserve.ErrServer.Error())
+	same(t, "no reason", rollserve.ReasonOf(io.EOF), rollserve.Reason(""))
 	same(t, "calls", len(server.requests), 6)
 }
 
@@ -69,26 +86,21 @@ func TestContextsStopCalls(t *testing.T) {
 	}
 	server := &script{calls: []scripted{{err: wait}, {err: wait}, {err: wait}}}
 	sampler := server.connect(t, rollserve.Config{})
-	var (
-		deadline  *rollserve.DeadlineError
-		cancelled *rollserve.CancelledError
-		stopped   *rollserve.StoppedError
-	)
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	_, err := sampler.ObtainSamples(ctx, 1, nil)
-	same(t, "deadline", errors.As(err, &deadline) && errors.As(err, &stopped), true)
-	same(t, "deadline", errors.Is(err, context.DeadlineExceeded) && deadline.Reason == "", true)
+	same(t, "deadline", errors.Is(err, rollserve.ErrDeadline) && errors.Is(err, context.DeadlineExceeded), true)
+	same(t, "reason", rollserve.ReasonOf(err), rollserve.Reason(""))
 
 	ctx, cancel = context.WithCancel(context.Background())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	_, err = sampler.ObtainSamples(ctx, 1, nil)
-	same(t, "cancelled", errors.As(err, &cancelled) && errors.Is(err, context.Canceled), true)
+	same(t, "cancelled", errors.Is(err, rollserve.ErrCancelled) && errors.Is(err, context.Canceled), true)
 
 	options := &rollserve.SamplingOptions{Timeout: 50 * time.Millisecond}
 	_, err = sampler.ObtainSamples(context.Background(), 1, options)
-	same(t, "silence", errors.As(err, &deadline), true)
-	same(t, "reason", deadline.Reason, rollserve.ReasonNoProgress)
+	same(t, "silence", errors.Is(err, rollserve.ErrDeadline), true)
+	same(t, "reason", rollserve.ReasonOf(err), rollserve.ReasonNoProgress)
 }
 
 func TestConnectionThatStaysSilentIsNoProgress(t *testing.T) {
@@ -101,8 +113,8 @@ func TestConnectionThatStaysSilentIsNoProgress(t *testing.T) {
 	_, sampling := sampler.ObtainSamples(context.Background(), 1, nil)
 	_, evaluating := sampler.Evaluate(context.Background(), 1, nil)
 	for _, err := range []error{sampling, evaluating} {
-		var deadline *rollserve.DeadlineError
-		same(t, "silence", errors.As(err, &deadline) && deadline.Reason == rollserve.ReasonNoProgress, true)
+		same(t, "silence", errors.Is(err, rollserve.ErrDeadline), true)
+		same(t, "reason", rollserve.ReasonOf(err), rollserve.ReasonNoProgress)
 	}
 }
 
@@ -123,8 +135,8 @@ func TestBrokenStreamContinuesWithinAnEpisode(t *testing.T) {
 	same(t, "lengths", batch.Lengths, []int{3, 5})
 	want := []float32{400, 401, 402, 600, 601, 602, 603, 604}
 	same(t, "observations", values[float32](t, batch.Observations[""]), want)
-	same(t, "steps", batch.Account.GetStepCount(), uint64(8))
-	same(t, "failed", batch.Account.GetFailedEpisodeCount(), uint64(1))
+	same(t, "steps", batch.Account.NumSteps, int64(8))
+	same(t, "failed", batch.Account.NumFailedEpisodes, int64(1))
 	same(t, "resumptions", batch.Account.NumResumptions, 2)
 	rest := server.requests[2].(*pb.ObtainSamplesRequest)
 	same(t, "rest", rest.GetStepCount(), int64(5))
@@ -180,9 +192,8 @@ func TestBrokenStreamsOfOtherClassesFail(t *testing.T) {
 	}}
 	sampler := server.connect(t, rollserve.Config{})
 	for range server.calls {
-		var unavailable *rollserve.UnavailableError
 		_, err := sampler.ObtainSamples(context.Background(), 5, nil)
-		same(t, "error", errors.As(err, &unavailable), true)
+		same(t, "error", errors.Is(err, rollserve.ErrUnavailable), true)
 	}
 }
 
@@ -194,10 +205,8 @@ func TestStreamDeliversJoinedResponsesAndItsAccount(t *testing.T) {
 	stream, err := server.connect(t, rollserve.Config{}).StreamSamples(context.Background(), 3, nil)
 	fatal(t, err)
 	defer stream.Close()
-	var early *rollserve.InvalidArgumentError
-	if _, err := stream.Account(); !errors.As(err, &early) || early.Field != "account" {
-		t.Errorf("got %v, want an error about the account of a stream that goes on", err)
-	}
+	_, err = stream.Account()
+	isInvalid(t, err, "account")
 	var lengths []int
 	for {
 		part, err := stream.Next()
@@ -210,7 +219,7 @@ func TestStreamDeliversJoinedResponsesAndItsAccount(t *testing.T) {
 	same(t, "lengths", lengths, []int{1, 2})
 	total, err := stream.Account()
 	fatal(t, err)
-	same(t, "account", total.GetStepCount(), uint64(3))
+	same(t, "account", total.NumSteps, int64(3))
 }
 
 func TestJoinAfterNextReturnsTheRestOfTheStream(t *testing.T) {
@@ -227,7 +236,7 @@ func TestJoinAfterNextReturnsTheRestOfTheStream(t *testing.T) {
 	fatal(t, err)
 	same(t, "lengths", rest.Lengths, []int{3})
 	same(t, "first steps", rest.FirstSteps, []uint64{1})
-	same(t, "account", rest.Account.GetStepCount(), uint64(6))
+	same(t, "account", rest.Account.NumSteps, int64(6))
 }
 
 func TestStreamIgnoresContentOfLaterVersions(t *testing.T) {
@@ -308,7 +317,7 @@ func TestWarningsOfTheServerAreHandedOn(t *testing.T) {
 	defer stream.Close()
 	_, err = stream.Next()
 	fatal(t, err)
-	same(t, "simulated", stream.NumSimulatedSteps(), uint64(2))
+	same(t, "simulated", stream.NumSimulatedSteps(), int64(2))
 	_, err = stream.Next()
 	same(t, "end", err, io.EOF)
 	same(t, "warnings", warnings, []string{"no episode ends"})
@@ -327,11 +336,10 @@ func TestTokensAreReadForEachCallAndNeverSentInTheClear(t *testing.T) {
 		same(t, "token", server.metadata[i].Get("authorization"), []string{"Bearer " + token})
 	}
 	fatal(t, os.Remove(file))
-	var invalid *rollserve.InvalidArgumentError
 	_, err := sampler.ObtainSamples(context.Background(), 1, nil)
-	same(t, "field", errors.As(err, &invalid) && invalid.Field == "TokenFile", true)
+	isInvalid(t, err, "TokenFile")
 	_, err = rollserve.Connect("server.lab:50051", rollserve.Config{Token: "secret"})
-	same(t, "field", errors.As(err, &invalid) && invalid.Field == "Token", true)
+	isInvalid(t, err, "Token")
 }
 
 // TestMain gives all tests a proxy where nobody listens; net/http reads the variables once for each process.
@@ -351,10 +359,9 @@ func TestProxiesAreNamedAndNotOnTheWayToThisMachine(t *testing.T) {
 		sampler, err := rollserve.Connect(target, rollserve.Config{})
 		fatal(t, err)
 		defer sampler.Close()
-		var unavailable *rollserve.UnavailableError
 		_, err = sampler.Status(context.Background())
-		if !errors.As(err, &unavailable) ||
-			strings.Contains(unavailable.Message, "(through the proxy of HTTPS_PROXY)") != isProxied {
+		if !errors.Is(err, rollserve.ErrUnavailable) ||
+			strings.Contains(err.Error(), "(through the proxy of HTTPS_PROXY)") != isProxied {
 			t.Errorf("%s: got %v, through a proxy: %v", target, err, isProxied)
 		}
 	}
@@ -387,11 +394,8 @@ func TestNewConnectionsReachAServerThatIsBack(t *testing.T) {
 }
 
 func TestMLPDescribesItsParameters(t *testing.T) {
-	box := &pb.Space{Kind: &pb.Space_Box{Box: &pb.BoxSpace{DataType: rollserve.Float32, Shape: []int64{2, 3}}}}
-	pair := &pb.Space{Kind: &pb.Space_Dict{Dict: &pb.DictSpace{Spaces: []*pb.NamedSpace{
-		{Name: "a", Space: box},
-		{Name: "b", Space: &pb.Space{Kind: &pb.Space_Discrete{Discrete: &pb.DiscreteSpace{N: 4}}}},
-	}}}}
+	box := rollserve.BoxSpace{DataType: rollserve.Float32, Shape: []int{2, 3}}
+	pair := rollserve.DictSpace{{Name: "a", Space: box}, {Name: "b", Space: rollserve.DiscreteSpace{N: 4}}}
 	agent, err := rollserve.InitialMLP(pair, box, []int{8}, rand.New(rand.NewSource(1)))
 	fatal(t, err)
 	mlp := sent(t, agent)
@@ -423,16 +427,14 @@ func TestMLPDescribesItsParameters(t *testing.T) {
 	for field, wrong := range map[string]rollserve.AgentUpdate{
 		"parameters":                   rollserve.MLPAgent{Head: rollserve.Categorical},
 		"Head":                         rollserve.MLPAgent{Head: "unknown"},
+		"Activation":                   rollserve.MLPAgent{Head: rollserve.Categorical, Activation: "unknown"},
 		"Epsilon":                      rollserve.MLPAgent{Head: rollserve.Categorical, Epsilon: 1},
 		"parameters['w'].shape":        rollserve.Parameters{"w": rollserve.NewArray([]float32{1, 2}, 3)},
 		"parameters['core/weight_hh']": rollserve.MLPAgent{Head: rollserve.Categorical, Parameters: noCore},
 		"Kwargs":                       rollserve.PythonAgent{Kwargs: map[string]any{"f": func() {}}},
 	} {
-		var invalid *rollserve.InvalidArgumentError
 		_, err := (&script{}).connect(t, rollserve.Config{}).UpdateAgent(context.Background(), wrong, nil)
-		if !errors.As(err, &invalid) || invalid.Field != field {
-			t.Errorf("got %v, want an error of field %s", err, field)
-		}
+		isInvalid(t, err, field)
 	}
 }
 

@@ -201,7 +201,7 @@ func kindOf(dataType DataType) numberKind {
 var typesBySize = map[numberKind]map[int]DataType{
 	unsigned: {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64},
 	signed:   {1: Int8, 2: Int16, 4: Int32, 8: Int64},
-	floating: {2: Half, 4: Float32, 8: Float64},
+	floating: {2: Float16, 4: Float32, 8: Float64},
 }
 
 // maxExact is the magnitude up to which float64 holds every integer.
@@ -256,7 +256,7 @@ func misfitOf(array Array, common DataType) any {
 func promoted(dataTypes []DataType) DataType {
 	result := dataTypes[0]
 	for _, dataType := range dataTypes {
-		if kindOf(dataType) == floating && (kindOf(result) != floating || typeSize(dataType) > typeSize(result)) {
+		if kindOf(dataType) == floating && (kindOf(result) != floating || dataType.Size() > result.Size()) {
 			result = dataType
 		}
 	}
@@ -271,7 +271,7 @@ func promotedPair(a, b DataType) DataType {
 	if low > high {
 		a, b, low, high = b, a, high, low
 	}
-	lowSize, highSize := typeSize(a), typeSize(b)
+	lowSize, highSize := a.Size(), b.Size()
 	if low != high && low != truth {
 		lowSize *= 2 // room for a sign, or for all digits in the fraction of a float
 	}
@@ -293,8 +293,8 @@ func convert(to, from Array) {
 	switch to.DataType {
 	case from.DataType:
 		copy(to.data, from.data)
-	case Half: // from truth values and integers of 8 bits
-		halves := elements[Float16](to.data)
+	case Float16: // from truth values and integers of 8 bits
+		halves := elements[Half](to.data)
 		for i, value := range numbers[int16](from) {
 			halves[i] = halfOf(value)
 		}
@@ -347,8 +347,8 @@ func numbers[T number](from Array) []T {
 		cast(converted, elements[uint32](from.data))
 	case Uint64:
 		cast(converted, elements[uint64](from.data))
-	case Half:
-		for i, half := range elements[Float16](from.data) {
+	case Float16:
+		for i, half := range elements[Half](from.data) {
 			converted[i] = T(half.Float32())
 		}
 	case Float32:
@@ -366,12 +366,12 @@ func cast[T, S number](to []T, from []S) {
 }
 
 // halfOf returns a whole number of up to eight bits in half precision, which has all of them.
-func halfOf(value int16) Float16 {
+func halfOf(value int16) Half {
 	if value == 0 {
 		return 0
 	}
 	bits := math.Float32bits(float32(value))
-	return Float16(bits>>31<<15 | (bits>>23&0xff-127+15)<<10 | bits>>13&0x3ff)
+	return Half(bits>>31<<15 | (bits>>23&0xff-127+15)<<10 | bits>>13&0x3ff)
 }
 
 func equal[T comparable](a, b []T) bool {

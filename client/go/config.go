@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"log"
 	"net"
 	"net/http"
 	"net/url"
@@ -43,7 +42,7 @@ type Config struct {
 	// Compression has the codecs that columns of batches may come in, the preferred one first; none by default.
 	Compression []Compression
 	// Shared says whether calls use agents and environments that other clients set. By default, calls fail with a
-	// PreconditionError (ReasonUnexpectedVersion) once another client has replaced or changed what this client set.
+	// ErrPrecondition (ReasonUnexpectedVersion) once another client has replaced or changed what this client set.
 	Shared bool
 	// TLS encrypts the connection with these settings, instead of CA, Cert and Key: with &tls.Config{}, one of the
 	// system's authorities has to have signed the server's certificate.
@@ -61,9 +60,11 @@ type Config struct {
 	// TokenFile is a file with the token instead, which is read for each call.
 	TokenFile string
 	// Warn is called with what the server tells about a call while it runs, such as that no episode ends, in the
-	// goroutine that makes the call; by default, package log prints it.
+	// goroutine that makes the call. By default, slog's default logger gets it; before Go 1.21, package log.
 	Warn func(warning string)
-	// DialOptions are further options of gRPC.
+	// DialOptions are further options of gRPC, such as interceptors or a handler of statistics: those of
+	// grpc.WithChainUnaryInterceptor, grpc.WithChainStreamInterceptor and grpc.WithStatsHandler see each attempt at each
+	// RPC, with its metadata and gRPC's own error.
 	DialOptions []grpc.DialOption
 }
 
@@ -76,7 +77,7 @@ func (c Config) withDefaults(target string) (*Config, error) {
 		c.MaxMessageBytes = defaultMessageBytes
 	}
 	if c.Warn == nil {
-		c.Warn = func(warning string) { log.Print("rollserve: ", warning) }
+		c.Warn = defaultWarn
 	}
 	switch {
 	case target == "":
@@ -92,6 +93,9 @@ func (c Config) withDefaults(target string) (*Config, error) {
 	case c.hasToken() && !c.isEncrypted() && !isLocal(target):
 		expected := "an encrypted connection, because others in the network could read the token (give TLS or CA)"
 		return nil, invalid("Token", expected, "none to "+target)
+	}
+	if _, err := compressionMessages(c.Compression); err != nil {
+		return nil, err
 	}
 	if c.hasToken() {
 		if _, err := c.token(); err != nil {
@@ -297,9 +301,9 @@ func (h *handshakes) failure() error {
 		return nil
 	}
 	message := mismatch(field, expected, h.last).Error()
-	return classify(&Error{
+	return &Error{
 		Message: message, Code: codes.Unauthenticated, Reason: ReasonTLSFailed, Field: field, Cause: h.last,
-	})
+	}
 }
 
 // watchedTLS are credentials that record the outcome of their handshakes.

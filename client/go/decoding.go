@@ -119,18 +119,10 @@ func decodeNamed(tensors []*pb.NamedTensor) (Columns, error) {
 	return columns, nil
 }
 
-// ArrayOf returns a tensor of the wire, such as a bound of a space, as an array.
-func ArrayOf(tensor *pb.Tensor) (Array, error) {
-	array, err := decodeTensor(tensor, false)
-	if err != nil {
-		return Array{}, fmt.Errorf("rollserve: tensor.%w", err)
-	}
-	return array, nil
-}
-
 // decodeTensor returns a tensor as an array that shares its memory, unless it is compressed.
 func decodeTensor(tensor *pb.Tensor, isColumn bool) (Array, error) {
-	size := typeSize(tensor.GetDataType())
+	dataType := nameOf(dataTypes, tensor.GetDataType())
+	size := dataType.Size()
 	if size == 0 {
 		return Array{}, mismatch("data_type", "a member of DataType", int32(tensor.GetDataType()))
 	}
@@ -154,9 +146,13 @@ func decodeTensor(tensor *pb.Tensor, isColumn bool) (Array, error) {
 		return Array{}, mismatch("shape", "no more elements than this machine can hold", tensor.GetShape())
 	}
 	data, numBytes := tensor.GetData(), product(shape)*size
-	if compression := tensor.GetCompression(); compression != pb.Compression_COMPRESSION_UNSPECIFIED {
+	if number := tensor.GetCompression(); number != pb.Compression_COMPRESSION_UNSPECIFIED {
 		if !isColumn {
-			return Array{}, mismatch("compression", "none, as only columns of batches may be compressed", compression)
+			return Array{}, mismatch("compression", "none, as only columns of batches may be compressed", number)
+		}
+		compression := nameOf(compressions, number)
+		if compression == "" {
+			return Array{}, mismatch("compression", "a member of Compression", int32(number))
 		}
 		var err error
 		if data, err = decompress(data, compression, numBytes); err != nil {
@@ -166,14 +162,14 @@ func decodeTensor(tensor *pb.Tensor, isColumn bool) (Array, error) {
 	if len(data) != numBytes {
 		return Array{}, mismatch("data", fmt.Sprintf("%d bytes", numBytes), len(data))
 	}
-	if tensor.GetDataType() == Bool {
+	if dataType == Bool {
 		for _, value := range data {
 			if value > 1 { // Go's truth values are undefined for other bytes
 				return Array{}, mismatch("data", "truth values of 0 or 1", value)
 			}
 		}
 	}
-	return Array{DataType: tensor.GetDataType(), Shape: shape, data: inLittleEndian(data, size)}, nil
+	return Array{DataType: dataType, Shape: shape, data: inLittleEndian(data, size)}, nil
 }
 
 // unstackFrames returns the observations (T, K, *F) and last observations (N, K, *F) of segments whose frames
@@ -210,16 +206,12 @@ func unstackFrames(frames Array, numFrames int, lengths []int) (observations, la
 }
 
 // maxRatios has the largest number of bytes that a compressed byte can stand for, by the definition of the formats.
-var maxRatios = map[pb.Compression]int{LZ4: 255, Zstd: 1 << 15}
+var maxRatios = map[Compression]int{LZ4: 255, Zstd: 1 << 15}
 
 // decompress returns data as it was before its compression. It never allocates more than numBytes, and nothing if the
 // data cannot stand for as many.
 func decompress(data []byte, compression Compression, numBytes int) ([]byte, error) {
-	ratio, known := maxRatios[compression]
-	if !known {
-		return nil, mismatch("compression", "a member of Compression", compression)
-	}
-	if numBytes > maxRawBytes || numBytes > ratio*len(data) {
+	if numBytes > maxRawBytes || numBytes > maxRatios[compression]*len(data) {
 		return nil, mismatch("data", fmt.Sprintf("enough bytes for %d", numBytes), len(data))
 	}
 	raw, err := decompressors[compression](data, make([]byte, numBytes))

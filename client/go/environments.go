@@ -13,28 +13,61 @@ type EnvUpdate interface {
 }
 
 // Vectorization says how the rows of an environment are stepped.
-type Vectorization = pb.Vectorization
+type Vectorization string
 
 // The kinds of vectorization. Without one, the server's setting holds.
 const (
 	// VectorizationRows steps rows one by one.
-	VectorizationRows = pb.Vectorization_VECTORIZATION_ROWS
+	VectorizationRows Vectorization = "rows"
 	// VectorizationNative steps all rows of a worker together, by the environment's own code.
-	VectorizationNative = pb.Vectorization_VECTORIZATION_NATIVE
+	VectorizationNative Vectorization = "native"
 	// VectorizationEnvPool takes the environment from EnvPool.
-	VectorizationEnvPool = pb.Vectorization_VECTORIZATION_ENVPOOL
+	VectorizationEnvPool Vectorization = "envpool"
 )
 
+var vectorizations = map[Vectorization]pb.Vectorization{
+	"":                   pb.Vectorization_VECTORIZATION_UNSPECIFIED,
+	VectorizationRows:    pb.Vectorization_VECTORIZATION_ROWS,
+	VectorizationNative:  pb.Vectorization_VECTORIZATION_NATIVE,
+	VectorizationEnvPool: pb.Vectorization_VECTORIZATION_ENVPOOL,
+}
+
 // MultiAgentAPI is an interface of PettingZoo's environments with many agents.
-type MultiAgentAPI = pb.MultiAgentApi
+type MultiAgentAPI string
 
 // The interfaces of environments with many agents. Without one, the environment has one agent.
 const (
 	// MultiAgentParallel lets all agents act in each step.
-	MultiAgentParallel = pb.MultiAgentApi_MULTI_AGENT_API_PARALLEL
+	MultiAgentParallel MultiAgentAPI = "parallel"
 	// MultiAgentAEC lets agents act one after the other; each step is the action of one agent.
-	MultiAgentAEC = pb.MultiAgentApi_MULTI_AGENT_API_AEC
+	MultiAgentAEC MultiAgentAPI = "aec"
 )
+
+var multiAgentAPIs = map[MultiAgentAPI]pb.MultiAgentApi{
+	"":                 pb.MultiAgentApi_MULTI_AGENT_API_UNSPECIFIED,
+	MultiAgentParallel: pb.MultiAgentApi_MULTI_AGENT_API_PARALLEL,
+	MultiAgentAEC:      pb.MultiAgentApi_MULTI_AGENT_API_AEC,
+}
+
+// Reproducibility is the unit of work that the same seed, indices and versions give again; empty for a class that only
+// later versions know.
+type Reproducibility string
+
+// The classes of reproducibility.
+const (
+	// ReproducibilityEpisode is the class of environments whose every episode comes again, to the last bit.
+	ReproducibilityEpisode Reproducibility = "episode"
+	// ReproducibilityBlock is the class of rows that are stepped together: blocks of their episodes come again.
+	ReproducibilityBlock Reproducibility = "block"
+	// ReproducibilityWorker is the class of environments with a memory: at best, all that a worker does comes again.
+	ReproducibilityWorker Reproducibility = "worker"
+)
+
+var reproducibilities = map[Reproducibility]pb.Reproducibility{
+	ReproducibilityEpisode: pb.Reproducibility_REPRODUCIBILITY_EPISODE,
+	ReproducibilityBlock:   pb.Reproducibility_REPRODUCIBILITY_BLOCK,
+	ReproducibilityWorker:  pb.Reproducibility_REPRODUCIBILITY_WORKER,
+}
 
 // EnvSpec specifies an environment. encoding/json has to be able to write its arguments.
 type EnvSpec struct {
@@ -53,12 +86,12 @@ type EnvSpec struct {
 	// Vectorization says how rows are stepped.
 	Vectorization Vectorization
 	// NumRows is the number of rows that each worker steps at once for a call; 0 for the server's setting.
-	NumRows uint32
+	NumRows int
 	// NumEpisodesPerRow is the number of episodes of each row in a block, where rows are stepped together; 0 for the
 	// server's setting.
-	NumEpisodesPerRow uint32
-	// MultiAgent is the interface of an environment with many agents, whose calls are those of Sampler.MultiAgent; 0 for
-	// an environment with one agent.
+	NumEpisodesPerRow int
+	// MultiAgent is the interface of an environment with many agents, whose calls are those of Sampler.MultiAgent; empty
+	// for an environment with one agent.
 	MultiAgent MultiAgentAPI
 	// GlobalState says whether batches have the environment's global state. Only for environments with many agents.
 	GlobalState bool
@@ -111,8 +144,19 @@ func (s EnvSpec) message() (*pb.Environment, error) {
 		return nil, err
 	}
 	environment := &pb.Environment{
-		Id: s.ID, KwargsJson: kwargs, Task: task, ResetOptionsJson: resetOptions, Vectorization: s.Vectorization,
-		RowCount: s.NumRows, EpisodesPerRow: s.NumEpisodesPerRow, MultiAgent: s.MultiAgent, GlobalState: s.GlobalState,
+		Id: s.ID, KwargsJson: kwargs, Task: task, ResetOptionsJson: resetOptions, GlobalState: s.GlobalState,
+	}
+	if environment.Vectorization, err = numberOf("Vectorization", vectorizations, s.Vectorization); err != nil {
+		return nil, err
+	}
+	if environment.MultiAgent, err = numberOf("MultiAgent", multiAgentAPIs, s.MultiAgent); err != nil {
+		return nil, err
+	}
+	if environment.RowCount, err = countOf("NumRows", s.NumRows); err != nil {
+		return nil, err
+	}
+	if environment.EpisodesPerRow, err = countOf("NumEpisodesPerRow", s.NumEpisodesPerRow); err != nil {
+		return nil, err
 	}
 	for i, transform := range s.Transforms {
 		if transform == nil {
@@ -176,6 +220,41 @@ func (t *Task) message() (*pb.Task, error) {
 	return &pb.Task{Method: t.Method, ArgumentJson: string(argument)}, nil
 }
 
+// decodeEnvSpec returns the environment that a message describes.
+func decodeEnvSpec(message *pb.Environment) (EnvSpec, error) {
+	spec := EnvSpec{
+		ID:                message.GetId(),
+		Vectorization:     nameOf(vectorizations, message.GetVectorization()),
+		NumRows:           int(message.GetRowCount()),
+		NumEpisodesPerRow: int(message.GetEpisodesPerRow()),
+		MultiAgent:        nameOf(multiAgentAPIs, message.GetMultiAgent()),
+		GlobalState:       message.GetGlobalState(),
+	}
+	if err := decodeJSON(message.GetKwargsJson(), &spec.Kwargs); err != nil {
+		return spec, fmt.Errorf("kwargs_json: %w", err)
+	}
+	if err := decodeJSON(message.GetResetOptionsJson(), &spec.ResetOptions); err != nil {
+		return spec, fmt.Errorf("reset_options_json: %w", err)
+	}
+	for i, each := range message.GetWrappers() {
+		wrapper := Wrapper{Name: each.GetName()}
+		if err := decodeJSON(each.GetKwargsJson(), &wrapper.Kwargs); err != nil {
+			return spec, fmt.Errorf("wrappers[%d].kwargs_json: %w", i, err)
+		}
+		spec.Wrappers = append(spec.Wrappers, wrapper)
+	}
+	for _, transform := range message.GetTransforms() {
+		spec.Transforms = append(spec.Transforms, decodeTransform(transform))
+	}
+	if task := message.GetTask(); task != nil {
+		spec.Task = &Task{Method: task.GetMethod()}
+		if err := decodeJSON(task.GetArgumentJson(), &spec.Task.Argument); err != nil {
+			return spec, fmt.Errorf("task.argument_json: %w", err)
+		}
+	}
+	return spec, nil
+}
+
 // keepsAny reports whether an update keeps or changes any of the present environments.
 func keepsAny(update *pb.EnvironmentUpdate) bool {
 	if rows := update.GetPerRow(); rows != nil {
@@ -194,68 +273,16 @@ type EnvUpdated struct {
 	// EnvVersion is the version of the new environments.
 	EnvVersion int64
 	// ObservationSpace is the space of their observations.
-	ObservationSpace *Space
+	ObservationSpace Space
 	// ActionSpace is the space of their actions.
-	ActionSpace *Space
+	ActionSpace Space
 	// Reproducibility says which unit of work the same seed gives again.
-	Reproducibility pb.Reproducibility
+	Reproducibility Reproducibility
 	// NumRows is the number of rows that each worker steps at once for a call.
-	NumRows uint32
-	// NumEpisodesPerRow is the number of episodes of each row in a block; 0 unless the class is BLOCK.
-	NumEpisodesPerRow uint32
+	NumRows int
+	// NumEpisodesPerRow is the number of episodes of each row in a block; 0 for other classes than ReproducibilityBlock.
+	NumEpisodesPerRow int
 	// Agents are the names of the possible agents of an environment with many agents, whose spaces are Dict spaces that
 	// have the agents' by these names; empty with one agent.
 	Agents []string
-}
-
-// Space is a set of observations or actions, as gymnasium defines it, in the form of the wire. ArrayOf reads the bounds
-// of a Box.
-type Space = pb.Space
-
-// FlatSize returns the size of a value after gymnasium.spaces.flatten, which is the input of an MLP.
-func FlatSize(space *Space) (int, error) {
-	var subspaces []*Space
-	switch kind := space.GetKind().(type) {
-	case *pb.Space_Box:
-		return sizeOf(kind.Box.GetShape()), nil
-	case *pb.Space_MultiBinary:
-		return sizeOf(kind.MultiBinary.GetShape()), nil
-	case *pb.Space_Discrete:
-		return int(kind.Discrete.GetN()), nil
-	case *pb.Space_MultiDiscrete:
-		counts, err := ArrayOf(kind.MultiDiscrete.GetNvec())
-		if err != nil {
-			return 0, err
-		}
-		size := 0
-		for _, count := range numbers[int64](counts) {
-			size += int(count)
-		}
-		return size, nil
-	case *pb.Space_Dict:
-		for _, named := range kind.Dict.GetSpaces() {
-			subspaces = append(subspaces, named.GetSpace())
-		}
-	case *pb.Space_Tuple:
-		subspaces = kind.Tuple.GetSpaces()
-	default:
-		return 0, invalid("space", "a kind of space that this version knows", "another one")
-	}
-	size := 0
-	for _, subspace := range subspaces {
-		part, err := FlatSize(subspace)
-		if err != nil {
-			return 0, err
-		}
-		size += part
-	}
-	return size, nil
-}
-
-func sizeOf(shape []int64) int {
-	size := 1
-	for _, length := range shape {
-		size *= int(length)
-	}
-	return size
 }

@@ -15,25 +15,24 @@ import (
 // sends, and this client does not know, is kept as it is.
 type Reason string
 
-// Error is what every failed call returns, as part of an error that says what the caller can do:
+// Error is the error of every call that fails. Its kind says what the caller can do, and errors.Is tells kinds apart:
 //
-//	Error
-//	├── InvalidArgumentError   change the request: a field, a name or a permission is wrong
-//	│   └── AccessError        get a token, or one with the scope that the message names
-//	├── PreconditionError      bring the sampler into the right state, then call again
-//	├── LimitError             ask for less, or have a limit raised
-//	├── UnavailableError       the server is out of reach, starting or stopping: call again later
-//	├── StoppedError           the call ended early
-//	│   ├── CancelledError     its context was cancelled
-//	│   └── DeadlineError      its deadline passed, or it made no progress for its timeout
-//	└── ServerError            a fault of the server or an environment: look at the server's log
+//	ErrInvalidArgument   change the request: a field, a name or a permission is wrong
+//	└── ErrAccess        get a token, or one with the scope that the message names
+//	ErrPrecondition      bring the sampler into the right state, then call again
+//	ErrLimit             ask for less, or have a limit raised
+//	ErrUnavailable       the server is out of reach, starting or stopping: call again later
+//	ErrStopped           the call ended early
+//	├── ErrCancelled     its context was cancelled, or its stream or sampler was closed
+//	└── ErrDeadline      its deadline passed, or it made no progress for its timeout
+//	ErrServer            a fault of the server or an environment: look at the server's log
 //
-// errors.As finds an error, and all errors above it in the tree:
+// An error is its kind and the kind above it. ErrCancelled also is context.Canceled, and ErrDeadline is
+// context.DeadlineExceeded. errors.As finds the Error itself, and ReasonOf its reason:
 //
-//	var precondition *rollserve.PreconditionError
-//	if errors.As(err, &precondition) && precondition.Reason == rollserve.ReasonNoAgent { … }
+//	if rollserve.ReasonOf(err) == rollserve.ReasonNoAgent { … }
 //
-// A CancelledError also is context.Canceled for errors.Is, and a DeadlineError is context.DeadlineExceeded.
+// The kind follows from Code and Reason, so tests can make errors of any kind. The zero value is an ErrServer.
 type Error struct {
 	// Message describes the error. It begins with the field, if one is at fault, and reads
 	// `field: expected …, got …`.
@@ -48,102 +47,92 @@ type Error struct {
 	RequestID string
 	// Cause is what led to this error, such as the last interruption of a call whose time is over; or nil.
 	Cause error
+
+	kind error // instead of the one of Code and Reason; usually nil
+}
+
+// Kinds of errors, for errors.Is; see Error.
+var (
+	ErrInvalidArgument error = &errorKind{text: "the request is invalid"}
+	ErrAccess          error = &errorKind{"access is denied", ErrInvalidArgument}
+	ErrPrecondition    error = &errorKind{text: "the sampler is not in the state that the request needs"}
+	ErrLimit           error = &errorKind{text: "the request or its result is too large"}
+	ErrUnavailable     error = &errorKind{text: "the server is unavailable"}
+	ErrStopped         error = &errorKind{text: "the call ended early"}
+	ErrCancelled       error = &errorKind{"the call was cancelled", ErrStopped}
+	ErrDeadline        error = &errorKind{"the time of the call was over", ErrStopped}
+	ErrServer          error = &errorKind{text: "the server or an environment failed"}
+)
+
+// errorKind is a kind of errors, and the kind above it.
+type errorKind struct {
+	text  string
+	above error
+}
+
+func (k *errorKind) Error() string { return "rollserve: " + k.text }
+
+func (k *errorKind) Unwrap() error { return k.above }
+
+// ReasonOf returns the reason of an Error, or of one that err wraps; empty if there is none.
+func ReasonOf(err error) Reason {
+	var known *Error
+	if errors.As(err, &known) {
+		return known.Reason
+	}
+	return ""
 }
 
 // Error returns the message.
-func (e *Error) Error() string { return "rollserve: " + e.Message }
+func (e *Error) Error() string {
+	if e.Message == "" {
+		return e.kindOf().Error()
+	}
+	return "rollserve: " + e.Message
+}
 
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Cause }
+// Unwrap returns the cause; nil if that is another Error, whose kind is not the kind of this one.
+func (e *Error) Unwrap() error {
+	if _, isOther := e.Cause.(*Error); isOther {
+		return nil
+	}
+	return e.Cause
+}
 
-// Is reports whether the error means the same as an error of package context.
+// Is reports whether the error is of a kind, or means the same as an error of package context.
 func (e *Error) Is(target error) bool {
-	return (target == context.Canceled && e.Code == codes.Canceled) ||
+	return errors.Is(e.kindOf(), target) ||
+		(target == context.Canceled && e.Code == codes.Canceled) ||
 		(target == context.DeadlineExceeded && e.Code == codes.DeadlineExceeded)
 }
 
 // GRPCStatus returns the error as a gRPC status, for status.FromError and status.Code.
 func (e *Error) GRPCStatus() *status.Status { return status.New(e.Code, e.Message) }
 
-type details = Error
-
-// InvalidArgumentError is the error of a request that cannot be met: a value, a name or a permission is wrong.
-type InvalidArgumentError struct{ *details }
-
-// Unwrap returns the Error.
-func (e *InvalidArgumentError) Unwrap() error { return e.details }
-
-// AccessError is the InvalidArgumentError of a client that does not prove who it is, or lacks a scope.
-type AccessError struct{ *details }
-
-// Unwrap returns the InvalidArgumentError.
-func (e *AccessError) Unwrap() error { return &InvalidArgumentError{e.details} }
-
-// PreconditionError is the error of a sampler that is not in the state that the request needs.
-type PreconditionError struct{ *details }
-
-// Unwrap returns the Error.
-func (e *PreconditionError) Unwrap() error { return e.details }
-
-// LimitError is the error of a request or a result that is larger than a limit allows.
-type LimitError struct{ *details }
-
-// Unwrap returns the Error.
-func (e *LimitError) Unwrap() error { return e.details }
-
-// UnavailableError is the error of a server that is out of reach, starting or stopping, or has lost a worker.
-type UnavailableError struct{ *details }
-
-// Unwrap returns the Error.
-func (e *UnavailableError) Unwrap() error { return e.details }
-
-// StoppedError is the error of a call that ended early, because of its caller or of a time limit.
-type StoppedError struct{ *details }
-
-// Unwrap returns the Error.
-func (e *StoppedError) Unwrap() error { return e.details }
-
-// CancelledError is the StoppedError of a call whose context was cancelled, or whose stream or sampler was closed.
-type CancelledError struct{ *details }
-
-// Unwrap returns the StoppedError.
-func (e *CancelledError) Unwrap() error { return &StoppedError{e.details} }
-
-// DeadlineError is the StoppedError of a call whose deadline passed, or that made no progress for its timeout
-// (ReasonNoProgress).
-type DeadlineError struct{ *details }
-
-// Unwrap returns the StoppedError.
-func (e *DeadlineError) Unwrap() error { return &StoppedError{e.details} }
-
-// ServerError is the error of the server or of an environment. The server's log has the details.
-type ServerError struct{ *details }
-
-// Unwrap returns the Error.
-func (e *ServerError) Unwrap() error { return e.details }
-
-// classify returns the error of the tree that a status code and a reason belong to.
-func classify(e *Error) error {
+func (e *Error) kindOf() error {
+	if e.kind != nil {
+		return e.kind
+	}
 	switch e.Reason {
 	case ReasonTokenMissing, ReasonTokenInvalid, ReasonTokenExpired, ReasonScopeMissing:
-		return &AccessError{e}
+		return ErrAccess
 	}
 	switch e.Code {
 	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.OutOfRange, codes.PermissionDenied,
 		codes.Unauthenticated, codes.Unimplemented:
-		return &InvalidArgumentError{e}
+		return ErrInvalidArgument
 	case codes.FailedPrecondition, codes.Aborted:
-		return &PreconditionError{e}
+		return ErrPrecondition
 	case codes.ResourceExhausted:
-		return &LimitError{e}
+		return ErrLimit
 	case codes.Unavailable:
-		return &UnavailableError{e}
+		return ErrUnavailable
 	case codes.Canceled:
-		return &CancelledError{e}
+		return ErrCancelled
 	case codes.DeadlineExceeded:
-		return &DeadlineError{e}
+		return ErrDeadline
 	default:
-		return &ServerError{e}
+		return ErrServer
 	}
 }
 
@@ -174,7 +163,7 @@ func (e rpcError) trailing(key string) string {
 	return ""
 }
 
-// errorFromRPC returns the error of the tree for an error of gRPC; errors of the tree stay as they are.
+// errorFromRPC returns the Error for an error of gRPC; an Error stays as it is.
 func errorFromRPC(err error) error {
 	var known *Error
 	if errors.As(err, &known) {
@@ -200,7 +189,7 @@ func errorFromRPC(err error) error {
 			e.Field = textField([]byte(textField(detail.GetValue(), 1)), 1)
 		}
 	}
-	return classify(e)
+	return e
 }
 
 // textField returns the first value of a length-delimited field of a serialized message; empty if there is none. It
@@ -225,7 +214,7 @@ func textField(message []byte, number protowire.Number) string {
 	return ""
 }
 
-// codeOf returns the status code of an error of the tree, or of gRPC.
+// codeOf returns the status code of an Error, or of an error of gRPC.
 func codeOf(err error) codes.Code {
 	var known *Error
 	if errors.As(err, &known) {
@@ -234,24 +223,15 @@ func codeOf(err error) codes.Code {
 	return status.Code(err)
 }
 
-// reasonOf returns the reason of an error of the tree; empty for none.
-func reasonOf(err error) Reason {
-	var known *Error
-	if errors.As(err, &known) {
-		return known.Reason
-	}
-	return ""
-}
-
 // invalid returns the error for an argument that a call cannot send.
 func invalid(field, expected string, got any) error {
 	message := mismatch(field, expected, got).Error()
-	return classify(&Error{Message: message, Code: codes.InvalidArgument, Reason: ReasonInvalidValue, Field: field})
+	return &Error{Message: message, Code: codes.InvalidArgument, Reason: ReasonInvalidValue, Field: field}
 }
 
 // malformed returns the error for a message that violates the wire contract in the given way.
 func malformed(violation error) error {
-	return classify(&Error{Message: "malformed stream: " + violation.Error(), Code: codes.DataLoss})
+	return &Error{Message: "malformed stream: " + violation.Error(), Code: codes.DataLoss}
 }
 
 // mismatch returns the text of an error about a field.

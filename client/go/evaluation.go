@@ -5,18 +5,69 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	pb "github.com/rollserve/rollserve/client/go/rollservev1"
 )
 
-// Evaluation is the result of an evaluation of N episodes, in the order of their indices, with the fields of the wire.
+// Evaluation is the result of an evaluation of N episodes, in the order of their indices.
 type Evaluation struct {
-	*pb.Evaluation
+	// Returns (N) are the sums of the rewards of each episode, without transforms; with many agents, over all of them.
+	Returns []float64
+	// Lengths (N) are the numbers of steps of each episode.
+	Lengths []int
+	// Terminated (N) says whether the last step reached a terminal state.
+	Terminated []bool
+	// Truncated (N) says whether a limit ended the episode. Both flags may be set.
+	Truncated []bool
+	// ReturnSummary are statistics of the returns.
+	ReturnSummary Summary
+	// LengthSummary are statistics of the lengths.
+	LengthSummary Summary
+	// AgentReturns says what each agent got, in an environment with many agents; nil with one agent.
+	AgentReturns *AgentReturns
 	// Episodes are the episodes, if EvaluationOptions.ReturnEpisodes asked for them; otherwise nil, and with many agents.
 	Episodes *EpisodeBatch
 	// MultiAgentEpisodes are the episodes of an environment with many agents, in the same way.
 	MultiAgentEpisodes *MultiAgentBatch
+
+	// PolicyVersion is the version of the policy that acted.
+	PolicyVersion int64
+	// EnvVersion is the version of the sampler's environment that the agent acted in; 0 for EvaluationOptions.Env.
+	EnvVersion int64
+	// Seed is the root seed of the episodes.
+	Seed uint64
+	// FirstEpisodeIndex is the index of the first episode.
+	FirstEpisodeIndex uint64
+	// Reproducibility says which unit of work the same seed gives again.
+	Reproducibility Reproducibility
+	// Account says what was simulated, and what became of it. Episodes that are not delivered count as discarded.
+	Account *Account
+}
+
+// Summary has statistics of numbers, and the uncertainty of their mean. All but the mean are NaN for a single number.
+type Summary struct {
+	// Mean is the mean.
+	Mean float64
+	// StandardDeviation is the standard deviation of the sample.
+	StandardDeviation float64
+	// ConfidenceLow and ConfidenceHigh are the ends of the 95 % confidence interval of the mean, by Student's t
+	// distribution.
+	ConfidenceLow, ConfidenceHigh float64
+}
+
+// AgentReturns says what P agents got in N episodes of an environment with many agents, and which of K versions of
+// policies acted for them. The elements for the first episode come first, in the order of the agents.
+type AgentReturns struct {
+	// Agents (P) are the names of the environment's possible agents.
+	Agents []string
+	// Policies (K) are the versions of policies that acted.
+	Policies []PolicyVersion
+	// Returns (N * P) are the returns of each agent in each episode; NaN for an agent that made no step.
+	Returns []float64
+	// PolicyPositions (N * P) are the positions among Policies of what acted; -1 for an agent that made no step.
+	PolicyPositions []int
 }
 
 // PolicyVersion is a version of a policy.
@@ -30,40 +81,28 @@ type PolicyVersion struct {
 // String returns the version as `name@version`.
 func (v PolicyVersion) String() string { return fmt.Sprintf("%s@%d", v.Policy, v.Version) }
 
-// ReturnsByAgent returns the returns of each agent of an environment with many agents, in the episodes in which it made
-// a step; nil with one agent.
-func (e *Evaluation) ReturnsByAgent() map[string][]float64 {
-	agents := e.GetAgentReturns().GetAgents()
-	var byAgent map[string][]float64
-	for i, value := range e.GetAgentReturns().GetReturns() {
-		if e.AgentReturns.PolicyPositions[i] < 0 {
-			continue
+// ByAgent returns the returns of each agent in the episodes in which it made a step.
+func (r *AgentReturns) ByAgent() map[string][]float64 {
+	byAgent := map[string][]float64{}
+	for i, value := range r.Returns {
+		if r.PolicyPositions[i] >= 0 {
+			agent := r.Agents[i%len(r.Agents)]
+			byAgent[agent] = append(byAgent[agent], value)
 		}
-		if byAgent == nil {
-			byAgent = map[string][]float64{}
-		}
-		agent := agents[i%len(agents)]
-		byAgent[agent] = append(byAgent[agent], value)
 	}
 	return byAgent
 }
 
-// ReturnsByPolicy returns the returns of each version of a policy that acted in an environment with many agents; nil
-// with one agent. Of an episode in which a policy acts for several agents, the mean of their returns counts: they
-// depend on each other.
-func (e *Evaluation) ReturnsByPolicy() map[PolicyVersion][]float64 {
-	numAgents := len(e.GetAgentReturns().GetAgents())
-	var byPolicy map[PolicyVersion][]float64
-	for place, policy := range e.GetAgentReturns().GetPolicies() {
-		if byPolicy == nil {
-			byPolicy = map[PolicyVersion][]float64{}
-		}
-		version := PolicyVersion{policy.GetPolicy(), policy.GetVersion()}
-		for begin := 0; begin < len(e.AgentReturns.Returns); begin += numAgents {
+// ByPolicy returns the returns of each version of a policy that acted. Of an episode in which a policy acts for several
+// agents, the mean of their returns counts: they depend on each other.
+func (r *AgentReturns) ByPolicy() map[PolicyVersion][]float64 {
+	byPolicy := map[PolicyVersion][]float64{}
+	for place, version := range r.Policies {
+		for begin := 0; begin < len(r.Returns); begin += len(r.Agents) {
 			sum, count := 0.0, 0
-			for i := begin; i < begin+numAgents; i++ {
-				if e.AgentReturns.PolicyPositions[i] == int32(place) {
-					sum += e.AgentReturns.Returns[i]
+			for i := begin; i < begin+len(r.Agents); i++ {
+				if r.PolicyPositions[i] == place {
+					sum += r.Returns[i]
 					count++
 				}
 			}
@@ -75,22 +114,74 @@ func (e *Evaluation) ReturnsByPolicy() map[PolicyVersion][]float64 {
 	return byPolicy
 }
 
-// checkAgentReturns returns an error unless returns have an element for each agent of each episode.
-func checkAgentReturns(returns *pb.AgentReturns, numEpisodes int) error {
-	if returns == nil {
-		return nil
+func decodeEvaluation(message *pb.Evaluation) (*Evaluation, error) {
+	evaluation := &Evaluation{
+		Returns:           message.GetReturns(),
+		Lengths:           converted[int](message.GetLengths()),
+		Terminated:        message.GetTerminated(),
+		Truncated:         message.GetTruncated(),
+		ReturnSummary:     decodeSummary(message.GetReturnSummary()),
+		LengthSummary:     decodeSummary(message.GetLengthSummary()),
+		PolicyVersion:     message.GetPolicyVersion(),
+		EnvVersion:        message.GetEnvironmentVersion(),
+		Seed:              message.GetSeed(),
+		FirstEpisodeIndex: message.GetFirstEpisodeIndex(),
+		Reproducibility:   nameOf(reproducibilities, message.GetReproducibility()),
+		Account:           decodeAccount(message.GetAccount()),
 	}
-	size := numEpisodes * len(returns.GetAgents())
-	if len(returns.GetReturns()) != size || len(returns.GetPolicyPositions()) != size {
-		expected := fmt.Sprintf("%d values, one for each agent of each episode", size)
-		return mismatch("agent_returns", expected, len(returns.GetReturns()))
+	var err error
+	evaluation.AgentReturns, err = decodeAgentReturns(message.GetAgentReturns(), len(evaluation.Returns))
+	return evaluation, err
+}
+
+func decodeSummary(message *pb.Summary) Summary {
+	if message == nil {
+		message = &pb.Summary{}
 	}
-	return nil
+	orNaN := func(value *float64) float64 {
+		if value == nil {
+			return math.NaN()
+		}
+		return *value
+	}
+	return Summary{
+		Mean:              message.GetMean(),
+		StandardDeviation: orNaN(message.StandardDeviation),
+		ConfidenceLow:     orNaN(message.ConfidenceLow),
+		ConfidenceHigh:    orNaN(message.ConfidenceHigh),
+	}
+}
+
+// decodeAgentReturns returns an error unless returns have an element for each agent of each episode.
+func decodeAgentReturns(message *pb.AgentReturns, numEpisodes int) (*AgentReturns, error) {
+	if message == nil {
+		return nil, nil
+	}
+	size := numEpisodes * len(message.GetAgents())
+	for _, length := range []int{len(message.GetReturns()), len(message.GetPolicyPositions())} {
+		if length != size {
+			expected := fmt.Sprintf("%d values, one for each agent of each episode", size)
+			return nil, malformed(mismatch("agent_returns", expected, length))
+		}
+	}
+	returns := &AgentReturns{
+		Agents:          message.GetAgents(),
+		Returns:         message.GetReturns(),
+		PolicyPositions: converted[int](message.GetPolicyPositions()),
+	}
+	for _, policy := range message.GetPolicies() {
+		returns.Policies = append(returns.Policies, PolicyVersion{policy.GetPolicy(), policy.GetVersion()})
+	}
+	return returns, nil
 }
 
 // Evaluate evaluates the agent on a number of episodes, in environments that only evaluations use. It uses and changes
 // nothing of the sampler's own, such as its sequence or its environments.
-func (s *Sampler) Evaluate(ctx context.Context, numEpisodes uint32, options *EvaluationOptions) (*Evaluation, error) {
+func (s *Sampler) Evaluate(ctx context.Context, numEpisodes int, options *EvaluationOptions) (*Evaluation, error) {
+	episodeCount, err := countOf("numEpisodes", numEpisodes)
+	if err != nil {
+		return nil, err
+	}
 	if options == nil {
 		options = &EvaluationOptions{}
 	}
@@ -98,11 +189,15 @@ func (s *Sampler) Evaluate(ctx context.Context, numEpisodes uint32, options *Eva
 	if err != nil {
 		return nil, err
 	}
-	request := &pb.EvaluateRequest{Sampler: s.config.Sampler, EpisodeCount: numEpisodes, Options: message}
+	request := &pb.EvaluateRequest{Sampler: s.config.Sampler, EpisodeCount: episodeCount, Options: message}
 	if options.ReturnEpisodes {
+		accepted, err := compressionMessages(s.config.Compression)
+		if err != nil {
+			return nil, err
+		}
 		request.Episodes = &pb.EpisodeDelivery{
 			MaxMessageBytes:   Some(uint32(s.config.MaxMessageBytes)),
-			AcceptCompression: s.config.Compression,
+			AcceptCompression: accepted,
 			AcceptFrameStacks: true,
 		}
 	}
@@ -144,28 +239,58 @@ func (s *Sampler) Evaluate(ctx context.Context, numEpisodes uint32, options *Eva
 	if result == nil {
 		return nil, malformed(errors.New("the stream ended without its evaluation"))
 	}
-	if err := checkAgentReturns(result.GetAgentReturns(), len(result.GetReturns())); err != nil {
-		return nil, malformed(err)
+	evaluation, err := decodeEvaluation(result)
+	if err != nil {
+		return nil, err
 	}
-	evaluation, account := &Evaluation{Evaluation: result}, &Account{Account: result.GetAccount()}
 	switch {
 	case options.ReturnEpisodes && len(ofMany) > 0:
-		evaluation.MultiAgentEpisodes, err = joinManyWithAccount(ofMany, account, whole{})
+		evaluation.MultiAgentEpisodes, err = joinManyWithAccount(ofMany, evaluation.Account, whole{})
 	case options.ReturnEpisodes:
-		evaluation.Episodes, err = joinWithAccount(batches, account, whole{})
+		evaluation.Episodes, err = joinWithAccount(batches, evaluation.Account, whole{})
 	}
-	return evaluation, err
+	if err != nil {
+		return nil, err
+	}
+	return evaluation, nil
 }
 
-// PopulationEvaluation is the result of an evaluation of K members of a population on M episodes each, with the fields
-// of the wire: Returns and Lengths have first all episodes of member 0, then all of member 1, and so on.
-type PopulationEvaluation struct{ *pb.PopulationEvaluation }
+// PopulationEvaluation is the result of an evaluation of K members of a population on M episodes each: first of all
+// episodes of member 0, then of all of member 1, and so on.
+type PopulationEvaluation struct {
+	// Returns (K * M) are the sums of the rewards of each episode, as in Evaluation.
+	Returns []float64
+	// Lengths (K * M) are the numbers of steps of each episode.
+	Lengths []int
+	// NumMembers is K.
+	NumMembers int
+	// NumEpisodes is M.
+	NumEpisodes int
+	// NumSteps is the number of steps of all episodes.
+	NumSteps int64
+	// AgentReturns says what each agent got, in an environment with many agents; nil with one agent. The policies of
+	// members have version 0.
+	AgentReturns *AgentReturns
+
+	// PolicyVersion is the version of the policy that the members share.
+	PolicyVersion int64
+	// EnvVersion is the version of the sampler's environment that the members acted in; 0 for EvaluationOptions.Env.
+	EnvVersion int64
+	// Seed is the root seed of the episodes.
+	Seed uint64
+	// FirstEpisodeIndex is the index of the first episode of member 0.
+	FirstEpisodeIndex uint64
+	// Reproducibility says which unit of work the same seed gives again.
+	Reproducibility Reproducibility
+	// Account says what was simulated. All episodes count as discarded.
+	Account *Account
+}
 
 // MeanReturns returns the mean return of each member.
 func (e *PopulationEvaluation) MeanReturns() []float64 {
-	means := make([]float64, e.GetMemberCount())
-	for i, value := range e.GetReturns() {
-		means[i/int(e.GetEpisodeCount())] += value / float64(e.GetEpisodeCount())
+	means := make([]float64, e.NumMembers)
+	for i, value := range e.Returns {
+		means[i/e.NumEpisodes] += value / float64(e.NumEpisodes)
 	}
 	return means
 }
@@ -173,8 +298,12 @@ func (e *PopulationEvaluation) MeanReturns() []float64 {
 // EvaluatePopulation evaluates K parameter sets of the agent on a number of episodes each. Each array of parameters has
 // one more axis in front, of size K; parameters that are left out are the agent's own for all members.
 func (s *Sampler) EvaluatePopulation(
-	ctx context.Context, parameters Parameters, numEpisodes uint32, options *EvaluationOptions,
+	ctx context.Context, parameters Parameters, numEpisodes int, options *EvaluationOptions,
 ) (*PopulationEvaluation, error) {
+	episodeCount, err := countOf("numEpisodes", numEpisodes)
+	if err != nil {
+		return nil, err
+	}
 	if options == nil {
 		options = &EvaluationOptions{}
 	}
@@ -187,7 +316,7 @@ func (s *Sampler) EvaluatePopulation(
 		return nil, err
 	}
 	request := &pb.EvaluatePopulationRequest{
-		Sampler: s.config.Sampler, Parameters: members, EpisodeCount: numEpisodes, Options: message,
+		Sampler: s.config.Sampler, Parameters: members, EpisodeCount: episodeCount, Options: message,
 		DifferentEpisodes: options.DifferentEpisodes,
 	}
 	result := (*pb.PopulationEvaluation)(nil)
@@ -210,7 +339,24 @@ func (s *Sampler) EvaluatePopulation(
 	if result == nil || len(result.GetReturns()) != int(result.GetMemberCount())*int(result.GetEpisodeCount()) {
 		return nil, malformed(errors.New("evaluation: expected a return for each episode of each member, got others"))
 	}
-	return &PopulationEvaluation{result}, nil
+	returns, err := decodeAgentReturns(result.GetAgentReturns(), len(result.GetReturns()))
+	if err != nil {
+		return nil, err
+	}
+	return &PopulationEvaluation{
+		Returns:           result.GetReturns(),
+		Lengths:           converted[int](result.GetLengths()),
+		NumMembers:        int(result.GetMemberCount()),
+		NumEpisodes:       int(result.GetEpisodeCount()),
+		NumSteps:          int64(result.GetStepCount()),
+		AgentReturns:      returns,
+		PolicyVersion:     result.GetPolicyVersion(),
+		EnvVersion:        result.GetEnvironmentVersion(),
+		Seed:              result.GetSeed(),
+		FirstEpisodeIndex: result.GetFirstEpisodeIndex(),
+		Reproducibility:   nameOf(reproducibilities, result.GetReproducibility()),
+		Account:           decodeAccount(result.GetAccount()),
+	}, nil
 }
 
 func (s *Sampler) evaluationOptions(options *EvaluationOptions) (*pb.EvaluationOptions, time.Duration, error) {

@@ -2,7 +2,6 @@ package rollserve_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -40,7 +39,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(len(observations), batch.Returns(), batch.Account.GetStepCount())
+	fmt.Println(len(observations), batch.Returns(), batch.Account.NumSteps)
 }
 
 func ExampleStream() {
@@ -60,8 +59,7 @@ func ExampleStream() {
 		if err == io.EOF {
 			break
 		}
-		var precondition *rollserve.PreconditionError
-		if errors.As(err, &precondition) && precondition.Reason == rollserve.ReasonNoAgent {
+		if rollserve.ReasonOf(err) == rollserve.ReasonNoAgent {
 			log.Fatal("send an agent first")
 		}
 		if err != nil {
@@ -73,7 +71,7 @@ func ExampleStream() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(account.GetStepCount())
+	fmt.Println(account.NumSteps)
 }
 
 func ExampleMultiAgentSampler() {

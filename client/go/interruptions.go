@@ -84,7 +84,7 @@ func (i *interruptions) pause(ctx context.Context, err error, hasBegun, canRepea
 // errorOf returns the client's error for an error of gRPC.
 func (i *interruptions) errorOf(err error) error {
 	err = errorFromRPC(err)
-	if codeOf(err) == codes.Unavailable && reasonOf(err) == "" {
+	if codeOf(err) == codes.Unavailable && ReasonOf(err) == "" {
 		if failure := i.contact.seen.failure(); failure != nil {
 			return failure
 		}
@@ -96,22 +96,21 @@ func (i *interruptions) errorOf(err error) error {
 // withHint returns the error of a connection that could not be made with the proxy on its way, and of one that the
 // server has closed with what may be missing; TLS that the client leaves out cannot be told from other reasons.
 func (c *contact) withHint(err error) error {
-	var known *UnavailableError
-	isDialing := errors.As(err, &known) && strings.Contains(known.Message, "dial")
-	if known == nil {
+	var known *Error
+	if !errors.As(err, &known) || !errors.Is(known, ErrUnavailable) {
 		return err
 	}
-	hinted := *known.details
+	isDialing, hinted := strings.Contains(known.Message, "dial"), *known
 	switch {
 	case isDialing && c.proxy != "":
 		hinted.Message += " (through the proxy of " + c.proxy + ")"
-		return classify(&hinted)
+		return &hinted
 	case isDialing || c.wasMade():
 		return err
 	}
 	hinted.Message += " (if the server encrypts connections, give CA; if it asks for certificates, give Cert and Key, " +
 		"signed by an authority that it trusts and not expired)"
-	return classify(&hinted)
+	return &hinted
 }
 
 func (i *interruptions) goesOn(err error, hasBegun, canRepeat bool) bool {
@@ -119,30 +118,30 @@ func (i *interruptions) goesOn(err error, hasBegun, canRepeat bool) bool {
 		return false
 	}
 	if hasBegun {
-		switch reasonOf(err) {
+		switch ReasonOf(err) {
 		case ReasonWorkerLostAgain, ReasonWorkerHung, ReasonWorkerOutOfMemory:
 			return false // the server itself has tried again, and has lost a worker each time
 		}
 		return canRepeat
 	}
-	return i.contact.wasMade() && reasonOf(err) == ""
+	return i.contact.wasMade() && ReasonOf(err) == ""
 }
 
 // final returns the error for a call after whose last attempt there is none.
 func (i *interruptions) final(err error) error {
-	if codeOf(err) != codes.DeadlineExceeded || reasonOf(err) != "" {
+	if codeOf(err) != codes.DeadlineExceeded || ReasonOf(err) != "" {
 		return err
 	}
 	message := "deadline: the call was not over when its context's deadline passed" + i.after()
-	return classify(&Error{Message: message, Code: codes.DeadlineExceeded, Field: "deadline", Cause: i.last})
+	return &Error{Message: message, Code: codes.DeadlineExceeded, Field: "deadline", Cause: i.last}
 }
 
 // silence returns the error for an attempt that made no progress for the call's timeout.
 func (i *interruptions) silence() error {
 	message := "timeout: no progress for " + i.timeout.String() + i.after()
-	return classify(&Error{
+	return &Error{
 		Message: message, Code: codes.DeadlineExceeded, Reason: ReasonNoProgress, Field: "timeout", Cause: i.last,
-	})
+	}
 }
 
 func (i *interruptions) after() string {

@@ -107,7 +107,7 @@ func pick[T any](values []T, positions []int) []T {
 // joinWithAccount returns the batches of a stream as one batch of whole episodes or fragments, with the account, which
 // has to count the same episodes and steps, beside those that were read before.
 func joinWithAccount(batches []*EpisodeBatch, account *Account, before whole) (*EpisodeBatch, error) {
-	dropped := map[string]uint64{}
+	dropped := map[string]int64{}
 	batch, err := Concatenate(withOneShape(batches, dropped)...)
 	if err != nil {
 		return nil, malformed(err)
@@ -129,7 +129,7 @@ func checkAccount(batch delivered, account *Account, before whole) error {
 		}
 	}
 	got := fmt.Sprintf("%d in %d", numEpisodes, numSteps)
-	want := fmt.Sprintf("%d in %d", account.GetEpisodeCount(), account.GetStepCount())
+	want := fmt.Sprintf("%d in %d", account.NumEpisodes, account.NumSteps)
 	if got != want {
 		return malformed(mismatch("account", "the number of episodes that end, in a number of steps, "+want, got))
 	}
@@ -139,7 +139,7 @@ func checkAccount(batch delivered, account *Account, before whole) error {
 // withOneShape returns the batches without the environment's infos whose shape is not the first one of their name, or
 // that no common type holds, and counts the values that are dropped. A server does not mix shapes within a message, so
 // which values are kept does not depend on how episodes are spread over messages.
-func withOneShape(batches []*EpisodeBatch, dropped map[string]uint64) []*EpisodeBatch {
+func withOneShape(batches []*EpisodeBatch, dropped map[string]int64) []*EpisodeBatch {
 	shapes := shapesOfMisfits(batches)
 	kept := make([]*EpisodeBatch, len(batches))
 	for i, batch := range batches {
@@ -176,7 +176,7 @@ func shapesOfMisfits(batches []*EpisodeBatch) map[string][]int {
 }
 
 func keepFirstShape(
-	field string, infos Columns, shapes map[string][]int, dropped map[string]uint64, firstRow int,
+	field string, infos Columns, shapes map[string][]int, dropped map[string]int64, firstRow int,
 ) Columns {
 	kept := Columns{}
 	for _, name := range infos.Names() {

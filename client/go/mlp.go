@@ -31,17 +31,27 @@ const (
 )
 
 // Activation is the function that an MLPAgent applies to each element of a hidden layer.
-type Activation = pb.Activation
+type Activation string
 
 // The activations. GELU is exact, as in PyTorch; GELUTanh is JAX's approximation.
 const (
-	Tanh     = pb.Activation_ACTIVATION_TANH
-	ReLU     = pb.Activation_ACTIVATION_RELU
-	ELU      = pb.Activation_ACTIVATION_ELU
-	GELU     = pb.Activation_ACTIVATION_GELU
-	GELUTanh = pb.Activation_ACTIVATION_GELU_TANH
-	SiLU     = pb.Activation_ACTIVATION_SILU
+	Tanh     Activation = "tanh"
+	ReLU     Activation = "relu"
+	ELU      Activation = "elu"
+	GELU     Activation = "gelu"
+	GELUTanh Activation = "gelu_tanh"
+	SiLU     Activation = "silu"
 )
+
+var activations = map[Activation]pb.Activation{
+	"":       pb.Activation_ACTIVATION_TANH,
+	Tanh:     pb.Activation_ACTIVATION_TANH,
+	ReLU:     pb.Activation_ACTIVATION_RELU,
+	ELU:      pb.Activation_ACTIVATION_ELU,
+	GELU:     pb.Activation_ACTIVATION_GELU,
+	GELUTanh: pb.Activation_ACTIVATION_GELU_TANH,
+	SiLU:     pb.Activation_ACTIVATION_SILU,
+}
 
 // MLPAgent is a multilayer perceptron with a distribution over actions at its end, evaluated in float32.
 //
@@ -88,10 +98,11 @@ func (a MLPAgent) message() (*pb.MlpAgent, error) {
 	if err != nil {
 		return nil, err
 	}
-	mlp := &pb.MlpAgent{Activation: a.Activation, Parameters: parameters}
-	if mlp.Activation == pb.Activation_ACTIVATION_UNSPECIFIED {
-		mlp.Activation = Tanh
+	activation, err := numberOf("Activation", activations, a.Activation)
+	if err != nil {
+		return nil, err
 	}
+	mlp := &pb.MlpAgent{Activation: activation, Parameters: parameters}
 	if err := a.setHead(mlp); err != nil {
 		return nil, err
 	}
@@ -246,7 +257,7 @@ func (a MLPAgent) matrix(name string) (rows, columns int, err error) {
 // Its head is Categorical, DiagonalGaussian, MultiCategorical or Bernoulli, whichever fits the action space. Weights
 // are normal with variance 1 / inputs; the last layer's standard deviation is a hundredth of that, so that the first
 // policy is close to uniform. Biases and log_std are 0.
-func InitialMLP(observations, actions *Space, hiddenSizes []int, random *rand.Rand) (MLPAgent, error) {
+func InitialMLP(observations, actions Space, hiddenSizes []int, random *rand.Rand) (MLPAgent, error) {
 	head, outputs, err := headFor(actions)
 	if err != nil {
 		return MLPAgent{}, err
@@ -279,20 +290,20 @@ func InitialMLP(observations, actions *Space, hiddenSizes []int, random *rand.Ra
 }
 
 // headFor returns the usual head for an action space, and the size of its output.
-func headFor(actions *Space) (Head, int, error) {
+func headFor(actions Space) (Head, int, error) {
 	size, err := FlatSize(actions)
 	if err != nil {
 		return "", 0, err
 	}
-	switch kind := actions.GetKind().(type) {
-	case *pb.Space_Discrete:
+	switch space := actions.(type) {
+	case DiscreteSpace:
 		return Categorical, size, nil
-	case *pb.Space_MultiDiscrete:
+	case MultiDiscreteSpace:
 		return MultiCategorical, size, nil
-	case *pb.Space_MultiBinary:
+	case MultiBinarySpace:
 		return Bernoulli, size, nil
-	case *pb.Space_Box:
-		if kindOf(kind.Box.GetDataType()) == floating {
+	case BoxSpace:
+		if kindOf(space.DataType) == floating {
 			return DiagonalGaussian, size, nil
 		}
 	}

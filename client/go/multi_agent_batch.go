@@ -184,7 +184,7 @@ func (b *MultiAgentBatch) Joined() (*MultiAgentBatch, error) {
 		LastGlobalStates: b.LastGlobalStates,
 		Account:          b.Account,
 	}
-	if b.LastGlobalStates.exists() && len(ends) < b.Len() {
+	if !b.LastGlobalStates.IsZero() && len(ends) < b.Len() {
 		joined.LastGlobalStates = b.LastGlobalStates.gather(ends)
 	}
 	for policy, of := range parts {
@@ -218,13 +218,13 @@ func ConcatenateMany(batches ...*MultiAgentBatch) (*MultiAgentBatch, error) {
 		if !equal(batch.Agents, whole.Agents) {
 			return nil, mismatch("agents", fmt.Sprintf("%q in each batch", whole.Agents), fmt.Sprintf("%q", batch.Agents))
 		}
-		if batch.GlobalStates.exists() != batches[0].GlobalStates.exists() {
+		if batch.GlobalStates.IsZero() != batches[0].GlobalStates.IsZero() {
 			return nil, mismatch("global_states", "states in all batches or in none", "some without")
 		}
 		states[i], last[i] = Columns{"": batch.GlobalStates}, Columns{"": batch.LastGlobalStates}
 		whole.Policies = append(whole.Policies, batch.Policies...)
 	}
-	if batches[0].GlobalStates.exists() {
+	if !batches[0].GlobalStates.IsZero() {
 		for field, parts := range map[string][]Columns{"global_states": states, "last_global_states": last} {
 			columns, err := concatenateColumns(field, parts)
 			if err != nil {
@@ -404,7 +404,7 @@ func (b *MultiAgentBatch) withoutFirstSteps(numSteps int) *MultiAgentBatch {
 		rest.Lengths[0] -= numSteps
 		rest.AgentStepCounts[0] -= numDropped
 	}
-	if b.GlobalStates.exists() {
+	if !b.GlobalStates.IsZero() {
 		rest.GlobalStates = b.GlobalStates.Rows(numSteps, b.GlobalStates.Len())
 		rest.LastGlobalStates = b.LastGlobalStates.Rows(first, b.Len())
 	}

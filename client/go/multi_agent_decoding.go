@@ -130,7 +130,7 @@ func anyLater(firstSteps []uint64) bool {
 	return false
 }
 
-func converted[T int | uint64](values []uint32) []T {
+func converted[T int | uint64, N uint32 | uint64 | int32](values []N) []T {
 	numbers := make([]T, len(values))
 	for i, value := range values {
 		numbers[i] = T(value)

@@ -3,7 +3,7 @@ package rollserve
 import "context"
 
 // MultiAgentSampler has the calls of a Sampler for environments with many agents. They take the same options, and
-// return batches of many agents. Calls in an environment with one agent are an InvalidArgumentError.
+// return batches of many agents. Calls in an environment with one agent are an ErrInvalidArgument.
 type MultiAgentSampler struct{ sampler *Sampler }
 
 // MultiAgent returns the calls for environments with many agents. Updates, evaluations and the status are those of the
@@ -13,7 +13,7 @@ func (s *Sampler) MultiAgent() MultiAgentSampler { return MultiAgentSampler{s} }
 // ObtainSamples samples whole episodes with at least numSteps environment steps in all, or steps of all agents with
 // SamplingOptions.CountAgentSteps: the fewest, in the order of their indices.
 func (m MultiAgentSampler) ObtainSamples(
-	ctx context.Context, numSteps int64, options *SamplingOptions,
+	ctx context.Context, numSteps int, options *SamplingOptions,
 ) (*MultiAgentBatch, error) {
 	return joinedMany(m.StreamSamples(ctx, numSteps, options))
 }
@@ -21,7 +21,7 @@ func (m MultiAgentSampler) ObtainSamples(
 // ObtainExactEpisodes samples an exact number of episodes on each worker: first all of worker 0, then all of worker 1,
 // and so on.
 func (m MultiAgentSampler) ObtainExactEpisodes(
-	ctx context.Context, numEpisodesPerWorker int64, options *SamplingOptions,
+	ctx context.Context, numEpisodesPerWorker int, options *SamplingOptions,
 ) (*MultiAgentBatch, error) {
 	return joinedMany(m.StreamExactEpisodes(ctx, numEpisodesPerWorker, options))
 }
@@ -32,15 +32,15 @@ func (m MultiAgentSampler) ObtainExactEpisodes(
 // A batch has the steps of agents that are complete within it, with their rewards and what was observed after them. A
 // step that is not is the agent's first one in the fragment in which it becomes complete, as a segment of its own.
 func (m MultiAgentSampler) ObtainFragments(
-	ctx context.Context, numSteps int64, options *FragmentOptions,
+	ctx context.Context, numSteps int, options *FragmentOptions,
 ) (*MultiAgentBatch, error) {
 	return joinedMany(m.StreamFragments(ctx, numSteps, options))
 }
 
 // StreamSamples streams what ObtainSamples returns, message by message. An episode may continue in the next message.
-// The error is an InvalidArgumentError for options that cannot be sent; others come from the stream.
+// The error is an ErrInvalidArgument for options that cannot be sent; others come from the stream.
 func (m MultiAgentSampler) StreamSamples(
-	ctx context.Context, numSteps int64, options *SamplingOptions,
+	ctx context.Context, numSteps int, options *SamplingOptions,
 ) (*MultiAgentStream, error) {
 	call, timeout, err := m.sampler.samplesCall(numSteps, options)
 	if err != nil {
@@ -52,7 +52,7 @@ func (m MultiAgentSampler) StreamSamples(
 // StreamExactEpisodes streams what ObtainExactEpisodes returns, message by message. An episode may continue in the next
 // message.
 func (m MultiAgentSampler) StreamExactEpisodes(
-	ctx context.Context, numEpisodesPerWorker int64, options *SamplingOptions,
+	ctx context.Context, numEpisodesPerWorker int, options *SamplingOptions,
 ) (*MultiAgentStream, error) {
 	call, timeout, err := m.sampler.exactEpisodesCall(numEpisodesPerWorker, options)
 	if err != nil {
@@ -64,7 +64,7 @@ func (m MultiAgentSampler) StreamExactEpisodes(
 // StreamFragments streams what ObtainFragments returns, message by message. A fragment may continue in the next
 // message.
 func (m MultiAgentSampler) StreamFragments(
-	ctx context.Context, numSteps int64, options *FragmentOptions,
+	ctx context.Context, numSteps int, options *FragmentOptions,
 ) (*MultiAgentStream, error) {
 	call, timeout, err := m.sampler.fragmentsCall(numSteps, options)
 	if err != nil {

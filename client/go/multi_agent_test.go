@@ -2,8 +2,6 @@ package rollserve_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -51,8 +49,8 @@ func crowd(parts [][5]int, policies ...*pb.PolicyBatch) *pb.ObtainSamplesRespons
 		}
 		last = append(last, float64(part[1]+part[2]))
 	}
-	message.GlobalStates = tensor(rollserve.Float64, states, len(states), 1)
-	message.LastGlobalStates = tensor(rollserve.Float64, last, len(last), 1)
+	message.GlobalStates = tensor(float64s, states, len(states), 1)
+	message.LastGlobalStates = tensor(float64s, last, len(last), 1)
 	return &pb.ObtainSamplesResponse{Content: &pb.ObtainSamplesResponse_MultiAgentBatch{MultiAgentBatch: message}}
 }
 
@@ -106,7 +104,7 @@ func TestEpisodesOfManyAgentsAreJoinedOverMessages(t *testing.T) {
 
 func TestBatchesByAgentHaveWhatAllPoliciesDid(t *testing.T) {
 	a := policy("a", 1, life{[4]int{5, 0, 2, 1}, 1, []uint32{0, 1}}, life{[4]int{4, 0, 1, 1}, 0, []uint32{0}})
-	a.Batch.AgentInfos = column("value", tensor(rollserve.Float32, []float32{1, 2, 3}, 3))
+	a.Batch.AgentInfos = column("value", tensor(float32s, []float32{1, 2, 3}, 3))
 	b := policy("b", 1, life{[4]int{4, 0, 1, 1}, 1, []uint32{0}})
 	server := &script{calls: []scripted{{responses: []*pb.ObtainSamplesResponse{
 		beginning(), crowd([][5]int{{4, 0, 1, 1, 2}, {5, 0, 2, 1, 2}}, a, b), account(2, 3),
@@ -182,7 +180,7 @@ func TestBrokenStreamAsksForTheAgentsStepsThatAreLeft(t *testing.T) {
 	batch, err := sampler.ObtainSamples(context.Background(), 10, options)
 	fatal(t, err)
 	same(t, "agents' steps", batch.AgentStepCounts, []uint64{8, 2})
-	same(t, "account", []uint64{batch.Account.GetEpisodeCount(), batch.Account.GetStepCount()}, []uint64{2, 6})
+	same(t, "account", []int64{batch.Account.NumEpisodes, batch.Account.NumSteps}, []int64{2, 6})
 	for call, want := range map[int]int64{1: 2, 2: 2} { // the account alone is missing: the last episode once more
 		same(t, "steps", server.requests[call].(*pb.ObtainSamplesRequest).StepCount, want)
 		same(t, "episode", server.requests[call].(*pb.ObtainSamplesRequest).Options.GetFirstEpisodeIndex(), uint64(5))
@@ -195,8 +193,7 @@ func TestCallsOfTheOtherKindOfEnvironmentAreRefused(t *testing.T) {
 	_, ofMany := sampler.MultiAgent().ObtainSamples(context.Background(), 1, nil)
 	_, ofOne := sampler.ObtainSamples(context.Background(), 1, nil)
 	for _, err := range []error{ofMany, ofOne} {
-		var invalid *rollserve.InvalidArgumentError
-		same(t, "invalid", errors.As(err, &invalid) && invalid.Field == "env", true)
+		isInvalid(t, err, "env")
 	}
 }
 
@@ -214,7 +211,7 @@ func TestMalformedBatchesOfManyAgentsAreServerErrors(t *testing.T) {
 		"first_steps: expected 1 values":             func(m *pb.MultiAgentBatch) { m.FirstSteps = nil },
 		"last_global_states: expected states beside": func(m *pb.MultiAgentBatch) { m.LastGlobalStates = nil },
 		"global_states: expected 3 states": func(m *pb.MultiAgentBatch) {
-			m.GlobalStates = tensor(rollserve.Float64, []float64{1}, 1, 1)
+			m.GlobalStates = tensor(float64s, []float64{1}, 1, 1)
 		},
 	} {
 		message := firstPart()
@@ -256,7 +253,6 @@ func TestPoliciesAreUpdatedByName(t *testing.T) {
 	for _, update := range []rollserve.AgentUpdate{nil, rollserve.Policies{}} {
 		nested := rollserve.Policies{Updates: map[string]rollserve.AgentUpdate{"a": update}}
 		_, err := sampler.UpdateAgent(context.Background(), nested, nil)
-		var invalid *rollserve.InvalidArgumentError
-		same(t, fmt.Sprintf("%T", update), errors.As(err, &invalid) && invalid.Field == `Updates["a"]`, true)
+		isInvalid(t, err, `Updates["a"]`)
 	}
 }

@@ -10,13 +10,30 @@ import (
 )
 
 // Compression is a lossless codec for columns of batches.
-type Compression = pb.Compression
+type Compression string
 
 // The codecs: LZ4 is faster, Zstd compresses better.
 const (
-	LZ4  = pb.Compression_COMPRESSION_LZ4
-	Zstd = pb.Compression_COMPRESSION_ZSTD
+	LZ4  Compression = "lz4"
+	Zstd Compression = "zstd"
 )
+
+var compressions = map[Compression]pb.Compression{
+	LZ4:  pb.Compression_COMPRESSION_LZ4,
+	Zstd: pb.Compression_COMPRESSION_ZSTD,
+}
+
+func compressionMessages(accepted []Compression) ([]pb.Compression, error) {
+	numbers := make([]pb.Compression, len(accepted))
+	for i, codec := range accepted {
+		number, err := numberOf(fmt.Sprintf("Compression[%d]", i), compressions, codec)
+		if err != nil {
+			return nil, err
+		}
+		numbers[i] = number
+	}
+	return numbers, nil
+}
 
 // Some returns a pointer to a value, for options where nil stands for the default.
 func Some[T any](value T) *T { return &value }
@@ -47,7 +64,7 @@ type SamplingOptions struct {
 	EnvVersion *int64
 	// ExpectedNumWorkers is the number of workers that the sampler must have.
 	ExpectedNumWorkers *uint32
-	// Timeout is the time without progress after which the call ends with a DeadlineError; by default Config.Timeout.
+	// Timeout is the time without progress after which the call fails with ErrDeadline; by default Config.Timeout.
 	// The context's deadline limits the whole call.
 	Timeout time.Duration
 	// Compression has the codecs that columns may come in, the preferred one first; by default Config.Compression. An
@@ -132,6 +149,14 @@ type EvaluationOptions struct {
 const maxAgentBytes = 4<<20 - 4<<10
 
 func (o *SamplingOptions) message(config *Config) (*pb.SamplingOptions, error) {
+	codecs := o.Compression
+	if codecs == nil {
+		codecs = config.Compression
+	}
+	accepted, err := compressionMessages(codecs)
+	if err != nil {
+		return nil, err
+	}
 	message := &pb.SamplingOptions{
 		Seed:                       o.Seed,
 		FirstEpisodeIndex:          o.FirstEpisodeIndex,
@@ -143,7 +168,7 @@ func (o *SamplingOptions) message(config *Config) (*pb.SamplingOptions, error) {
 		EnvironmentVersion:         o.EnvVersion,
 		WorkerCount:                o.ExpectedNumWorkers,
 		MaxMessageBytes:            Some(uint32(config.MaxMessageBytes)),
-		AcceptCompression:          o.Compression,
+		AcceptCompression:          accepted,
 		AcceptFrameStacks:          !o.PlainFrames,
 		AcceptJoined:               true,
 		Prefetch:                   o.Prefetch,
@@ -156,9 +181,6 @@ func (o *SamplingOptions) message(config *Config) (*pb.SamplingOptions, error) {
 		DeliverPolicies:            o.Deliver,
 		CountAgentSteps:            o.CountAgentSteps,
 		Exploration:                exploration(o.Deterministic, o.Temperatures, o.NoiseScales, o.Epsilons),
-	}
-	if o.Compression == nil {
-		message.AcceptCompression = config.Compression
 	}
 	if o.Agent == nil {
 		return message, nil

@@ -132,13 +132,14 @@ func (r *resumption) whole(account *Account) *Account {
 	if r.numResumptions == 0 {
 		return account
 	}
-	counted := proto.Clone(account.Account).(*pb.Account)
-	counted.EpisodeCount += r.before.episodes
-	counted.StepCount += r.before.steps
-	counted.CarriedStepCount += r.before.steps
-	counted.FailedEpisodeCount += r.before.failed
+	counted := *account
+	counted.NumEpisodes += int64(r.before.episodes)
+	counted.NumSteps += int64(r.before.steps)
+	counted.NumCarriedSteps += int64(r.before.steps)
+	counted.NumFailedEpisodes += int64(r.before.failed)
 	counted.FirstEpisodeIndex = r.beginning.GetFirstEpisodeIndex()
-	return &Account{counted, r.numResumptions}
+	counted.NumResumptions = r.numResumptions
+	return &counted
 }
 
 // samplesCall is a call of ObtainSamples, for whole episodes or fragments.

@@ -21,7 +21,7 @@ import (
 // the indices of the episodes that it may have delivered, if it continued the sampler's own sequence; a fragment call
 // that fails or is cancelled leaves the rows where they were.
 //
-// Calls sample with the agent and the environment that this client set, or fail with a PreconditionError
+// Calls sample with the agent and the environment that this client set, or fail with ErrPrecondition
 // (ReasonUnexpectedVersion) if another client has updated them since, unless Config.Shared is set. What this client has
 // not set, or what a call names by its version, may be anybody's.
 type Sampler struct {
@@ -33,7 +33,7 @@ type Sampler struct {
 }
 
 // Connect returns a sampler on the server at target, such as 127.0.0.1:50051 or any name that gRPC knows. It does not
-// wait for the connection; the first call does. The error is an InvalidArgumentError for a target or a field of the
+// wait for the connection; the first call does. The error is an ErrInvalidArgument for a target or a field of the
 // configuration that cannot be used.
 func Connect(target string, config Config) (*Sampler, error) {
 	checked, err := config.withDefaults(target)
@@ -54,7 +54,7 @@ func Connect(target string, config Config) (*Sampler, error) {
 	}, nil
 }
 
-// Close closes the connection. Calls that are running, and later ones, return a CancelledError.
+// Close closes the connection. Calls that are running, and later ones, fail with ErrCancelled.
 func (s *Sampler) Close() error { return s.conn.Close() }
 
 // Service returns the generated client of the connection, for RPCs that Sampler has no method for. Its errors are
@@ -171,13 +171,17 @@ func (s *Sampler) updateEnv(ctx context.Context, request *pb.UpdateEnvRequest, k
 		return nil, err
 	}
 	s.own.setEnv(response.GetEnvironmentVersion())
+	observationSpace, actionSpace, err := decodeSpaces(response.GetObservationSpace(), response.GetActionSpace())
+	if err != nil {
+		return nil, err
+	}
 	return &EnvUpdated{
 		EnvVersion:        response.GetEnvironmentVersion(),
-		ObservationSpace:  response.GetObservationSpace(),
-		ActionSpace:       response.GetActionSpace(),
-		Reproducibility:   response.GetReproducibility(),
-		NumRows:           response.GetRowCount(),
-		NumEpisodesPerRow: response.GetEpisodesPerRow(),
+		ObservationSpace:  observationSpace,
+		ActionSpace:       actionSpace,
+		Reproducibility:   nameOf(reproducibilities, response.GetReproducibility()),
+		NumRows:           int(response.GetRowCount()),
+		NumEpisodesPerRow: int(response.GetEpisodesPerRow()),
 		Agents:            response.GetAgents(),
 	}, nil
 }
@@ -221,40 +225,15 @@ type CallEnvironmentsOptions struct {
 	EnvVersion *int64
 }
 
-// Status is the state of a sampler and its workers, with the fields of the wire.
-type Status struct{ *pb.GetSamplerResponse }
-
-// NumWorkers returns the number of workers for calls that begin now.
-func (s *Status) NumWorkers() int {
-	count := 0
-	for _, worker := range s.GetWorkers() {
-		if worker.GetHealth() != pb.WorkerHealth_WORKER_HEALTH_LEAVING {
-			count++
-		}
-	}
-	return count
-}
-
-// Status returns the state of the sampler and of its workers, and its counters.
-func (s *Sampler) Status(ctx context.Context) (*Status, error) {
-	response, err := answer(ctx, s, 0, func(ctx context.Context) (*pb.GetSamplerResponse, error) {
-		return s.service.GetSampler(ctx, &pb.GetSamplerRequest{Sampler: s.config.Sampler})
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &Status{response}, nil
-}
-
 // ObtainSamples samples whole episodes with at least numSteps steps in all: the fewest, in the order of their indices.
-func (s *Sampler) ObtainSamples(ctx context.Context, numSteps int64, options *SamplingOptions) (*EpisodeBatch, error) {
+func (s *Sampler) ObtainSamples(ctx context.Context, numSteps int, options *SamplingOptions) (*EpisodeBatch, error) {
 	return joined(s.StreamSamples(ctx, numSteps, options))
 }
 
 // ObtainExactEpisodes samples an exact number of episodes on each worker: first all of worker 0, then all of worker 1,
 // and so on.
 func (s *Sampler) ObtainExactEpisodes(
-	ctx context.Context, numEpisodesPerWorker int64, options *SamplingOptions,
+	ctx context.Context, numEpisodesPerWorker int, options *SamplingOptions,
 ) (*EpisodeBatch, error) {
 	return joined(s.StreamExactEpisodes(ctx, numEpisodesPerWorker, options))
 }
@@ -264,7 +243,7 @@ func (s *Sampler) ObtainExactEpisodes(
 // Each segment is a fragment: the part of an episode that this call delivers. The comment on Fragments in the protos
 // says in which order they are.
 func (s *Sampler) ObtainFragments(
-	ctx context.Context, numSteps int64, options *FragmentOptions,
+	ctx context.Context, numSteps int, options *FragmentOptions,
 ) (*EpisodeBatch, error) {
 	return joined(s.StreamFragments(ctx, numSteps, options))
 }
@@ -278,8 +257,8 @@ func joined(stream *Stream, err error) (*EpisodeBatch, error) {
 }
 
 // StreamSamples streams what ObtainSamples returns, message by message. An episode may continue in the next message.
-// The error is an InvalidArgumentError for options that cannot be sent; others come from the stream.
-func (s *Sampler) StreamSamples(ctx context.Context, numSteps int64, options *SamplingOptions) (*Stream, error) {
+// The error is an ErrInvalidArgument for options that cannot be sent; others come from the stream.
+func (s *Sampler) StreamSamples(ctx context.Context, numSteps int, options *SamplingOptions) (*Stream, error) {
 	call, timeout, err := s.samplesCall(numSteps, options)
 	if err != nil {
 		return nil, err
@@ -289,7 +268,7 @@ func (s *Sampler) StreamSamples(ctx context.Context, numSteps int64, options *Sa
 
 // StreamFragments streams what ObtainFragments returns, message by message. A fragment may continue in the next
 // message.
-func (s *Sampler) StreamFragments(ctx context.Context, numSteps int64, options *FragmentOptions) (*Stream, error) {
+func (s *Sampler) StreamFragments(ctx context.Context, numSteps int, options *FragmentOptions) (*Stream, error) {
 	call, timeout, err := s.fragmentsCall(numSteps, options)
 	if err != nil {
 		return nil, err
@@ -300,7 +279,7 @@ func (s *Sampler) StreamFragments(ctx context.Context, numSteps int64, options *
 // StreamExactEpisodes streams what ObtainExactEpisodes returns, message by message. An episode may continue in the next
 // message.
 func (s *Sampler) StreamExactEpisodes(
-	ctx context.Context, numEpisodesPerWorker int64, options *SamplingOptions,
+	ctx context.Context, numEpisodesPerWorker int, options *SamplingOptions,
 ) (*Stream, error) {
 	call, timeout, err := s.exactEpisodesCall(numEpisodesPerWorker, options)
 	if err != nil {
@@ -309,16 +288,16 @@ func (s *Sampler) StreamExactEpisodes(
 	return &Stream{newReader(ctx, s, call, timeout, false)}, nil
 }
 
-func (s *Sampler) samplesCall(numSteps int64, options *SamplingOptions) (sampling, time.Duration, error) {
+func (s *Sampler) samplesCall(numSteps int, options *SamplingOptions) (sampling, time.Duration, error) {
 	message, timeout, err := s.samplingOptions(options)
 	if err != nil {
 		return nil, 0, err
 	}
-	request := &pb.ObtainSamplesRequest{Sampler: s.config.Sampler, StepCount: numSteps, Options: message}
+	request := &pb.ObtainSamplesRequest{Sampler: s.config.Sampler, StepCount: int64(numSteps), Options: message}
 	return &samplesCall{request: request}, timeout, nil
 }
 
-func (s *Sampler) fragmentsCall(numSteps int64, options *FragmentOptions) (sampling, time.Duration, error) {
+func (s *Sampler) fragmentsCall(numSteps int, options *FragmentOptions) (sampling, time.Duration, error) {
 	if options == nil {
 		options = &FragmentOptions{}
 	}
@@ -331,20 +310,20 @@ func (s *Sampler) fragmentsCall(numSteps int64, options *FragmentOptions) (sampl
 		FractionOfWorkers: options.FractionOfWorkers,
 	}
 	request := &pb.ObtainSamplesRequest{
-		Sampler: s.config.Sampler, StepCount: numSteps, Options: message, Fragments: fragments,
+		Sampler: s.config.Sampler, StepCount: int64(numSteps), Options: message, Fragments: fragments,
 	}
 	return &samplesCall{request: request}, timeout, nil
 }
 
 func (s *Sampler) exactEpisodesCall(
-	numEpisodesPerWorker int64, options *SamplingOptions,
+	numEpisodesPerWorker int, options *SamplingOptions,
 ) (sampling, time.Duration, error) {
 	message, timeout, err := s.samplingOptions(options)
 	if err != nil {
 		return nil, 0, err
 	}
 	request := &pb.ObtainExactEpisodesRequest{
-		Sampler: s.config.Sampler, EpisodeCountPerWorker: numEpisodesPerWorker, Options: message,
+		Sampler: s.config.Sampler, EpisodeCountPerWorker: int64(numEpisodesPerWorker), Options: message,
 	}
 	return &exactEpisodesCall{request: request}, timeout, nil
 }
@@ -412,12 +391,12 @@ func answer[T any](
 // answerError returns the error for a call with a single answer, after the last attempt at it.
 func answerError(err error, timeout time.Duration, last error) error {
 	switch {
-	case codeOf(err) != codes.DeadlineExceeded || reasonOf(err) != "": // a server at work says so
+	case codeOf(err) != codes.DeadlineExceeded || ReasonOf(err) != "": // a server at work says so
 		return err
 	case last != nil: // the last attempt had only the rest of the time
 		return last
 	default:
 		message := "timeout: no answer for " + timeout.String()
-		return classify(&Error{Message: message, Code: codes.DeadlineExceeded, Field: "timeout"})
+		return &Error{Message: message, Code: codes.DeadlineExceeded, Field: "timeout"}
 	}
 }

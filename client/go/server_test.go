@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 
@@ -25,7 +27,8 @@ import (
 // and the error that the call ends with.
 type script struct {
 	pb.UnimplementedSamplerServiceServer
-	calls []scripted
+	calls   []scripted
+	answers []proto.Message // of calls with a single answer, and the content of evaluations
 
 	mutex    sync.Mutex
 	requests []proto.Message
@@ -103,6 +106,28 @@ func (s *script) UpdateAgent(ctx context.Context, request *pb.UpdateAgentRequest
 	return &pb.UpdateAgentResponse{PolicyVersion: 7, EnvironmentVersion: 3}, nil
 }
 
+func (s *script) UpdateEnv(ctx context.Context, request *pb.UpdateEnvRequest) (*pb.UpdateEnvResponse, error) {
+	return s.answers[s.record(ctx, request)].(*pb.UpdateEnvResponse), nil
+}
+
+func (s *script) GetSampler(ctx context.Context, request *pb.GetSamplerRequest) (*pb.GetSamplerResponse, error) {
+	return s.answers[s.record(ctx, request)].(*pb.GetSamplerResponse), nil
+}
+
+func (s *script) Evaluate(request *pb.EvaluateRequest, stream pb.SamplerService_EvaluateServer) error {
+	evaluation := s.answers[s.record(stream.Context(), request)].(*pb.Evaluation)
+	return stream.Send(&pb.EvaluateResponse{Content: &pb.EvaluateResponse_Evaluation{Evaluation: evaluation}})
+}
+
+func (s *script) EvaluatePopulation(
+	request *pb.EvaluatePopulationRequest, stream pb.SamplerService_EvaluatePopulationServer,
+) error {
+	evaluation := s.answers[s.record(stream.Context(), request)].(*pb.PopulationEvaluation)
+	return stream.Send(&pb.EvaluatePopulationResponse{
+		Content: &pb.EvaluatePopulationResponse_Evaluation{Evaluation: evaluation},
+	})
+}
+
 // failure returns an error with a reason, a field and a request id, in the form of the server.
 func failure(code codes.Code, reason, field string) func(context.Context) error {
 	return func(ctx context.Context) error {
@@ -150,10 +175,10 @@ func segments(list ...[4]int) *pb.EpisodeBatch {
 		}
 		last = append(last, float32(100*episode+first+length))
 	}
-	batch.Observations = column("", tensor(rollserve.Float32, observations, len(observations), 1))
-	batch.LastObservations = column("", tensor(rollserve.Float32, last, len(last), 1))
-	batch.Actions = column("", tensor(rollserve.Int64, actions, len(actions)))
-	batch.Rewards = tensor(rollserve.Float64, rewards, len(rewards))
+	batch.Observations = column("", tensor(float32s, observations, len(observations), 1))
+	batch.LastObservations = column("", tensor(float32s, last, len(last), 1))
+	batch.Actions = column("", tensor(int64s, actions, len(actions)))
+	batch.Rewards = tensor(float64s, rewards, len(rewards))
 	return batch
 }
 
@@ -161,8 +186,19 @@ func column(name string, tensor *pb.Tensor) []*pb.NamedTensor {
 	return []*pb.NamedTensor{{Name: name, Tensor: tensor}}
 }
 
+// The types of tensors in tests.
+const (
+	bools    = pb.DataType_DATA_TYPE_BOOL
+	int8s    = pb.DataType_DATA_TYPE_INT8
+	int64s   = pb.DataType_DATA_TYPE_INT64
+	uint8s   = pb.DataType_DATA_TYPE_UINT8
+	halves   = pb.DataType_DATA_TYPE_FLOAT16
+	float32s = pb.DataType_DATA_TYPE_FLOAT32
+	float64s = pb.DataType_DATA_TYPE_FLOAT64
+)
+
 // tensor writes values as the wire has them, without this package.
-func tensor(dataType rollserve.DataType, values any, shape ...int) *pb.Tensor {
+func tensor(dataType pb.DataType, values any, shape ...int) *pb.Tensor {
 	var data bytes.Buffer
 	if err := binary.Write(&data, binary.LittleEndian, values); err != nil {
 		panic(err)
@@ -199,7 +235,7 @@ func obtain(t *testing.T, numEpisodes, numSteps int, batches ...*pb.EpisodeBatch
 		responses = append(responses, batchOf(batch))
 	}
 	server := &script{calls: []scripted{{responses: append(responses, account(numEpisodes, numSteps))}}}
-	return server.connect(t, rollserve.Config{}).ObtainSamples(context.Background(), int64(numSteps), nil)
+	return server.connect(t, rollserve.Config{}).ObtainSamples(context.Background(), numSteps, nil)
 }
 
 func values[T rollserve.Element](t *testing.T, array rollserve.Array) []T {
@@ -220,6 +256,23 @@ func same(t *testing.T, name string, got, want any) {
 	t.Helper()
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%s: got %v, want %v", name, got, want)
+	}
+}
+
+// isInvalid fails the test unless an error is an ErrInvalidArgument of a field.
+func isInvalid(t *testing.T, err error, field string) {
+	t.Helper()
+	var known *rollserve.Error
+	if !errors.As(err, &known) || !errors.Is(err, rollserve.ErrInvalidArgument) || known.Field != field {
+		t.Errorf("got %v, want an ErrInvalidArgument of field %s", err, field)
+	}
+}
+
+// isServerError fails the test unless an error is an ErrServer with a text.
+func isServerError(t *testing.T, err error, text string) {
+	t.Helper()
+	if !errors.Is(err, rollserve.ErrServer) || !strings.Contains(err.Error(), text) {
+		t.Errorf("got %v, want an ErrServer with %q", err, text)
 	}
 }
 

@@ -69,8 +69,8 @@ type reader struct {
 	attempt   *attempt[*pb.ObtainSamplesResponse]
 	unread    []*pb.ObtainSamplesResponse
 	numRows   uint64
-	simulated uint64
-	ended     uint64
+	simulated int64
+	ended     int64
 	warnings  []string
 	account   *Account
 	err       error // how the stream has ended; io.EOF for its end
@@ -126,7 +126,7 @@ func readAll[B any](s *reader, next func() (B, error)) (batches []B, before whol
 	}
 }
 
-// Account returns the account of the call, after Next has returned io.EOF; before, an InvalidArgumentError. If the call
+// Account returns the account of the call, after Next has returned io.EOF; before, an ErrInvalidArgument. If the call
 // has failed, it returns the call's error.
 func (s *reader) Account() (*Account, error) {
 	switch s.err {
@@ -140,12 +140,12 @@ func (s *reader) Account() (*Account, error) {
 
 // NumSimulatedSteps returns the number of steps that the call has simulated so far, as far as the client knows: at
 // least those that it has received.
-func (s *reader) NumSimulatedSteps() uint64 { return s.simulated }
+func (s *reader) NumSimulatedSteps() int64 { return s.simulated }
 
 // NumEndedEpisodes returns the number of episodes that have ended so far, as far as the client knows: at least those
 // whose ends it has received, and including episodes that will not be delivered.
-func (s *reader) NumEndedEpisodes() uint64 {
-	if received := s.resumption.received().episodes; received > s.ended {
+func (s *reader) NumEndedEpisodes() int64 {
+	if received := int64(s.resumption.received().episodes); received > s.ended {
 		return received
 	}
 	return s.ended
@@ -191,7 +191,7 @@ func (s *reader) resume(err error) error {
 	case s.attempt.expired() && s.ctx.Err() == nil:
 		return s.breaks.silence()
 	case atomic.LoadInt32(&s.closed) == 1:
-		return classify(&Error{Message: "the stream was closed", Code: codes.Canceled})
+		return &Error{Message: "the stream was closed", Code: codes.Canceled}
 	}
 	if err := s.breaks.pause(s.ctx, err, s.resumption.hasBegun(), s.resumption.possible()); err != nil {
 		return err
@@ -233,8 +233,8 @@ func (s *reader) read(response *pb.ObtainSamplesResponse) (delivered, error) {
 		}
 		return s.take(batch)
 	case *pb.ObtainSamplesResponse_Progress:
-		s.simulatedAtLeast(content.Progress.GetSimulatedStepCount())
-		if count := content.Progress.GetEndedEpisodeCount(); count > s.ended {
+		s.simulatedAtLeast(int64(content.Progress.GetSimulatedStepCount()))
+		if count := int64(content.Progress.GetEndedEpisodeCount()); count > s.ended {
 			s.ended = count
 		}
 		s.breaks.waitingFor = content.Progress.GetWaitingFor()
@@ -243,8 +243,8 @@ func (s *reader) read(response *pb.ObtainSamplesResponse) (delivered, error) {
 			s.sampler.config.Warn(warning)
 		}
 	case *pb.ObtainSamplesResponse_Account:
-		s.account = &Account{Account: content.Account}
-		s.simulated = content.Account.GetSimulatedStepCount()
+		s.account = decodeAccount(content.Account)
+		s.simulated = s.account.NumSimulatedSteps
 	case *pb.ObtainSamplesResponse_Joined, *pb.ObtainSamplesResponse_Shared:
 		return nil, malformed(errors.New("content: expected a kind that the call accepts, got another"))
 	default: // content of a later version, which a client may leave out
@@ -263,11 +263,11 @@ func (s *reader) take(batch delivered) (delivered, error) {
 		return nil, err
 	}
 	s.breaks.advance()
-	s.simulatedAtLeast(s.resumption.received().steps)
+	s.simulatedAtLeast(int64(s.resumption.received().steps))
 	return batch, nil
 }
 
-func (s *reader) simulatedAtLeast(numSteps uint64) {
+func (s *reader) simulatedAtLeast(numSteps int64) {
 	if numSteps > s.simulated {
 		s.simulated = numSteps
 	}
@@ -277,7 +277,7 @@ func (s *reader) simulatedAtLeast(numSteps uint64) {
 func agentIgnored() error {
 	expected := "a server that knows agents of calls (use UpdateAgent with this one)"
 	message := mismatch("Agent", expected, "one of an earlier version, which samples with the agent that is there")
-	return &ServerError{&Error{Message: message.Error(), Code: codes.Unimplemented, Field: "Agent"}}
+	return &Error{Message: message.Error(), Code: codes.Unimplemented, Field: "Agent", kind: ErrServer}
 }
 
 // splitResponse returns the responses that a message joins; the message itself if it is a single one.

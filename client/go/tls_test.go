@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -47,11 +46,9 @@ func TestTLSConnectsToKnownServersOnly(t *testing.T) {
 		{strings.Replace(address, "127.0.0.1", "localhost", 1), ca, "target"},
 		{plain.Addr().String(), ca, "target"},
 	} {
-		var invalid *rollserve.InvalidArgumentError
 		err := call(wrong.target, wrong.ca)
-		if !errors.As(err, &invalid) || invalid.Reason != rollserve.ReasonTLSFailed || invalid.Field != wrong.field {
-			t.Errorf("%s: got %v, want TLS_FAILED of field %s", wrong.target, err, wrong.field)
-		}
+		isInvalid(t, err, wrong.field)
+		same(t, "reason", rollserve.ReasonOf(err), rollserve.ReasonTLSFailed)
 	}
 }
 
@@ -67,9 +64,8 @@ func callWithSettings(t *testing.T, target, ca string) error {
 		return err
 	}
 	config.CA = ca
-	var invalid *rollserve.InvalidArgumentError
 	_, err = rollserve.Connect(target, config)
-	same(t, "field", errors.As(err, &invalid) && invalid.Field == "TLS", true)
+	isInvalid(t, err, "TLS")
 	config.CA = ""
 	sampler, err := rollserve.Connect(target, config)
 	fatal(t, err)

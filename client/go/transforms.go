@@ -64,7 +64,7 @@ type CastObservations struct {
 }
 
 func (t CastObservations) transform() *pb.Transform {
-	message := &pb.CastObservations{DataType: t.DataType, Leaves: t.Leaves}
+	message := &pb.CastObservations{DataType: dataTypes[t.DataType], Leaves: t.Leaves}
 	return &pb.Transform{Kind: &pb.Transform_CastObservations{CastObservations: message}}
 }
 
@@ -149,4 +149,49 @@ type FlattenObservations struct {
 func (t FlattenObservations) transform() *pb.Transform {
 	message := &pb.FlattenObservations{Leaves: t.Leaves}
 	return &pb.Transform{Kind: &pb.Transform_FlattenObservations{FlattenObservations: message}}
+}
+
+// decodeTransform returns the transform that a message describes; nil for a kind that this version does not know.
+func decodeTransform(message *pb.Transform) Transform {
+	switch kind := message.GetKind().(type) {
+	case *pb.Transform_SignRewards:
+		return SignRewards{}
+	case *pb.Transform_ClipRewards:
+		return ClipRewards{Low: kind.ClipRewards.Low, High: kind.ClipRewards.High}
+	case *pb.Transform_ScaleRewards:
+		return ScaleRewards{Factor: kind.ScaleRewards.GetFactor(), Offset: kind.ScaleRewards.GetOffset()}
+	case *pb.Transform_RescaleActions:
+		return RescaleActions{Low: kind.RescaleActions.Low, High: kind.RescaleActions.High}
+	case *pb.Transform_ClipActions:
+		return ClipActions{}
+	case *pb.Transform_CastObservations:
+		of := kind.CastObservations
+		return CastObservations{DataType: nameOf(dataTypes, of.GetDataType()), Leaves: of.GetLeaves()}
+	case *pb.Transform_ScaleObservations:
+		of := kind.ScaleObservations
+		return ScaleObservations{Factor: of.GetFactor(), Offset: of.GetOffset(), Leaves: of.GetLeaves()}
+	case *pb.Transform_RescaleObservations:
+		of := kind.RescaleObservations
+		return RescaleObservations{Low: of.GetLow(), High: of.GetHigh(), Leaves: of.GetLeaves()}
+	case *pb.Transform_CropObservations:
+		of := kind.CropObservations
+		return CropObservations{
+			Top: of.GetTop(), Left: of.GetLeft(), Height: of.GetHeight(), Width: of.GetWidth(),
+			ChannelsFirst: of.GetChannelsFirst(), Leaves: of.GetLeaves(),
+		}
+	case *pb.Transform_ResizeObservations:
+		of := kind.ResizeObservations
+		return ResizeObservations{
+			Height: of.GetHeight(), Width: of.GetWidth(), ChannelsFirst: of.GetChannelsFirst(), Leaves: of.GetLeaves(),
+		}
+	case *pb.Transform_GrayscaleObservations:
+		of := kind.GrayscaleObservations
+		return GrayscaleObservations{
+			KeepChannel: of.GetKeepChannel(), ChannelsFirst: of.GetChannelsFirst(), Leaves: of.GetLeaves(),
+		}
+	case *pb.Transform_FlattenObservations:
+		return FlattenObservations{Leaves: kind.FlattenObservations.GetLeaves()}
+	default:
+		return nil
+	}
 }

@@ -1,13 +1,8 @@
 package main
 
-import (
-	"bytes"
-	"encoding/binary"
+import rollserve "github.com/rollserve/rollserve/client/go"
 
-	rollserve "github.com/rollserve/rollserve/client/go"
-)
-
-// array is an array of an operation.
+// array is an array of an operation, whose bytes are little-endian, as those of the machines that run the kit.
 type array struct {
 	DType  string
 	Shape  []int
@@ -20,42 +15,13 @@ type arrays map[string]array
 func (a arrays) decoded() (map[string]rollserve.Array, error) {
 	decoded := make(map[string]rollserve.Array, len(a))
 	for name, each := range a {
-		decode, err := lookUp("dtype", each.DType, decoders)
+		var err error
+		decoded[name], err = rollserve.ArrayFromBytes(rollserve.DataType(each.DType), each.Shape, each.Base64)
 		if err != nil {
-			return nil, err
-		}
-		if decoded[name], err = decode(each); err != nil {
 			return nil, err
 		}
 	}
 	return decoded, nil
-}
-
-var decoders = map[string]func(array) (rollserve.Array, error){
-	"bool":    decodeArray[bool],
-	"int8":    decodeArray[int8],
-	"int16":   decodeArray[int16],
-	"int32":   decodeArray[int32],
-	"int64":   decodeArray[int64],
-	"uint8":   decodeArray[uint8],
-	"uint16":  decodeArray[uint16],
-	"uint32":  decodeArray[uint32],
-	"uint64":  decodeArray[uint64],
-	"float16": decodeArray[rollserve.Float16],
-	"float32": decodeArray[float32],
-	"float64": decodeArray[float64],
-}
-
-func decodeArray[T rollserve.Element](a array) (rollserve.Array, error) {
-	var zero T
-	values := make([]T, len(a.Base64)/binary.Size(zero))
-	if err := binary.Read(bytes.NewReader(a.Base64), binary.LittleEndian, values); err != nil {
-		return rollserve.Array{}, err
-	}
-	if len(a.Shape) == 0 {
-		return rollserve.Scalar(values[0]), nil
-	}
-	return rollserve.NewArray(values, a.Shape...), nil
 }
 
 // agentUpdate is an agent, or parameters for the present one, or updates of policies by name.
@@ -155,12 +121,11 @@ func (u agentUpdate) update() (rollserve.AgentUpdate, error) {
 		action, err := a.Action.decoded()
 		return rollserve.ConstantAgent{Action: action, ActionMask: a.ActionMask}, err
 	case "mlp":
-		activation, err := lookUp("activation", a.Activation, activations)
 		return rollserve.MLPAgent{
-			Parameters: parameters, Head: rollserve.Head(a.Head), Activation: activation,
+			Parameters: parameters, Head: rollserve.Head(a.Head), Activation: rollserve.Activation(a.Activation),
 			NormalizationEpsilon: a.NormalizationEpsilon, NormalizationClip: a.NormalizationClip,
 			ActionMask: a.ActionMask,
-		}, err
+		}, nil
 	case "onnx":
 		return rollserve.ONNXAgent{
 			Model: a.Model, Head: rollserve.ONNXHead(a.Head), Inputs: a.Inputs, Outputs: a.Outputs, Infos: a.Infos,
@@ -173,16 +138,6 @@ func (u agentUpdate) update() (rollserve.AgentUpdate, error) {
 	default:
 		return nil, unsupported("agent " + a.Kind)
 	}
-}
-
-var activations = map[string]rollserve.Activation{
-	"":          0,
-	"tanh":      rollserve.Tanh,
-	"relu":      rollserve.ReLU,
-	"elu":       rollserve.ELU,
-	"gelu":      rollserve.GELU,
-	"gelu_tanh": rollserve.GELUTanh,
-	"silu":      rollserve.SiLU,
 }
 
 // options are options of a call.

@@ -35,7 +35,7 @@ type connection struct {
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 	CA             string
 	Token          string
-	Compression    []string
+	Compression    []rollserve.Compression
 	MaxMessage     int `json:"max_message_bytes"`
 }
 
@@ -96,19 +96,10 @@ func connect(content json.RawMessage, warn func(string)) (*rollserve.Sampler, er
 	}
 	config := rollserve.Config{
 		Timeout: time.Duration(c.TimeoutSeconds * float64(time.Second)), CA: c.CA, Token: c.Token,
-		MaxMessageBytes: c.MaxMessage, Warn: warn,
-	}
-	for _, name := range c.Compression {
-		codec, err := lookUp("compression", name, compressions)
-		if err != nil {
-			return nil, err
-		}
-		config.Compression = append(config.Compression, codec)
+		MaxMessageBytes: c.MaxMessage, Compression: c.Compression, Warn: warn,
 	}
 	return rollserve.Connect(c.Target, config)
 }
-
-var compressions = map[string]rollserve.Compression{"lz4": rollserve.LZ4, "zstd": rollserve.Zstd}
 
 // unsupported is the error of what the kit asks for and this client does not have.
 type unsupported string

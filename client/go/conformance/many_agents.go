@@ -1,10 +1,6 @@
 package main
 
-import (
-	"fmt"
-
-	rollserve "github.com/rollserve/rollserve/client/go"
-)
+import rollserve "github.com/rollserve/rollserve/client/go"
 
 // describeMany returns a function that describes the result of a call in an environment with many agents.
 func describeMany(views []string) func(*rollserve.MultiAgentBatch, error) (object, error) {
@@ -41,7 +37,7 @@ func describeManyBatch(batch *rollserve.MultiAgentBatch) (object, error) {
 		"agent_step_counts": batch.AgentStepCounts,
 		"account":           describeAccount(batch.Account),
 	}
-	if len(batch.GlobalStates.Shape) > 0 {
+	if !batch.GlobalStates.IsZero() {
 		described["global_states"] = describeArray(batch.GlobalStates)
 		described["last_global_states"] = describeArray(batch.LastGlobalStates)
 	}
@@ -93,24 +89,23 @@ func describeColumn[T rollserve.Element](values []T) object {
 	return object{"": describeArray(rollserve.NewArray(values))}
 }
 
-func describeAgentReturns(evaluation *rollserve.Evaluation) object {
-	returns := evaluation.AgentReturns
-	policies := make([]string, len(returns.GetPolicies()))
-	for i, policy := range returns.GetPolicies() {
-		policies[i] = fmt.Sprintf("%s@%d", policy.GetPolicy(), policy.GetVersion())
+func describeAgentReturns(returns *rollserve.AgentReturns) object {
+	policies := make([]string, len(returns.Policies))
+	for i, policy := range returns.Policies {
+		policies[i] = policy.String()
 	}
 	byAgent, byPolicy := object{}, object{}
-	for agent, of := range evaluation.ReturnsByAgent() {
+	for agent, of := range returns.ByAgent() {
 		byAgent[agent] = mean(of)
 	}
-	for policy, of := range evaluation.ReturnsByPolicy() {
+	for policy, of := range returns.ByPolicy() {
 		byPolicy[policy.String()] = mean(of)
 	}
 	return object{
-		"agents":           returns.GetAgents(),
+		"agents":           returns.Agents,
 		"policies":         policies,
-		"returns":          describeSums(returns.GetReturns()),
-		"policy_positions": returns.GetPolicyPositions(),
+		"returns":          describeSums(returns.Returns),
+		"policy_positions": returns.PolicyPositions,
 		"by_agent":         byAgent,
 		"by_policy":        byPolicy,
 	}

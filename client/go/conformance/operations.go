@@ -18,11 +18,11 @@ type operation struct {
 	Wrappers      []rollserve.Wrapper
 	Task          *rollserve.Task
 	ResetOptions  map[string]any `json:"reset_options"`
-	Vectorization string
-	NumRows       uint32 `json:"num_rows"`
+	Vectorization rollserve.Vectorization
+	NumRows       int `json:"num_rows"`
 	Transforms    []map[string]json.RawMessage
-	MultiAgent    string `json:"multi_agent"`
-	GlobalState   bool   `json:"global_state"`
+	MultiAgent    rollserve.MultiAgentAPI `json:"multi_agent"`
+	GlobalState   bool                    `json:"global_state"`
 
 	Updates            []json.RawMessage // the fields of updates for all workers, or null
 	Method             string
@@ -32,13 +32,13 @@ type operation struct {
 	agentUpdate
 	SkipIfIdentical bool `json:"skip_if_identical"`
 
-	NumSteps             int64   `json:"num_steps"`
-	NumEpisodesPerWorker int64   `json:"num_episodes_per_worker"`
+	NumSteps             int     `json:"num_steps"`
+	NumEpisodesPerWorker int     `json:"num_episodes_per_worker"`
 	RowStepCount         *uint64 `json:"row_step_count"`
 	SoftHorizon          bool    `json:"soft_horizon"`
 	StopAfter            int     `json:"stop_after"`
 	Progress             bool
-	NumEpisodes          uint32 `json:"num_episodes"`
+	NumEpisodes          int `json:"num_episodes"`
 	Options              options
 	Views                []string
 	PolicyMaps           []policyMap `json:"policy_maps"`
@@ -95,17 +95,9 @@ func updateEnv(ctx context.Context, c *client, o *operation) (object, error) {
 }
 
 func (o *operation) spec() (spec rollserve.EnvSpec, err error) {
-	vectorization, err := lookUp("vectorization", o.Vectorization, vectorizations)
-	if err != nil {
-		return spec, err
-	}
-	multiAgent, err := lookUp("multi_agent", o.MultiAgent, multiAgentAPIs)
-	if err != nil {
-		return spec, err
-	}
 	spec = rollserve.EnvSpec{
 		ID: o.ID, Kwargs: o.Kwargs, Wrappers: o.Wrappers, Task: o.Task, ResetOptions: o.ResetOptions,
-		Vectorization: vectorization, NumRows: o.NumRows, MultiAgent: multiAgent, GlobalState: o.GlobalState,
+		Vectorization: o.Vectorization, NumRows: o.NumRows, MultiAgent: o.MultiAgent, GlobalState: o.GlobalState,
 	}
 	for _, kinds := range o.Transforms {
 		for name, content := range kinds {
@@ -152,18 +144,6 @@ func callEnvironments(ctx context.Context, c *client, o *operation) (object, err
 		return nil, err
 	}
 	return object{"values": values}, nil
-}
-
-var vectorizations = map[string]rollserve.Vectorization{
-	"":       0,
-	"rows":   rollserve.VectorizationRows,
-	"native": rollserve.VectorizationNative,
-}
-
-var multiAgentAPIs = map[string]rollserve.MultiAgentAPI{
-	"":         0,
-	"parallel": rollserve.MultiAgentParallel,
-	"aec":      rollserve.MultiAgentAEC,
 }
 
 func changeEnv(ctx context.Context, c *client, o *operation) (object, error) {
@@ -292,8 +272,8 @@ func streamSamples(ctx context.Context, c *client, o *operation) (object, error)
 type stream[B any] interface {
 	Next() (B, error)
 	Close()
-	NumSimulatedSteps() uint64
-	NumEndedEpisodes() uint64
+	NumSimulatedSteps() int64
+	NumEndedEpisodes() int64
 }
 
 func readStream[B interface{ NumSteps() int }](stream stream[B], o *operation) (object, error) {
@@ -331,9 +311,9 @@ func evaluate(ctx context.Context, c *client, o *operation) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := object{"returns": evaluation.GetReturns(), "lengths": evaluation.GetLengths()}
+	result := object{"returns": evaluation.Returns, "lengths": evaluation.Lengths}
 	if evaluation.AgentReturns != nil {
-		result["agent_returns"] = describeAgentReturns(evaluation)
+		result["agent_returns"] = describeAgentReturns(evaluation.AgentReturns)
 	}
 	return result, nil
 }
@@ -344,8 +324,8 @@ func status(ctx context.Context, c *client, _ *operation) (object, error) {
 		return nil, err
 	}
 	return object{
-		"policy_version":      status.GetPolicyVersion(),
-		"environment_version": status.GetEnvironmentVersion(),
+		"policy_version":      status.PolicyVersion,
+		"environment_version": status.EnvVersion,
 		"num_workers":         status.NumWorkers(),
 	}, nil
 }

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -22,12 +20,12 @@ func describeBatch(b *rollserve.EpisodeBatch) object {
 
 func describeAccount(account *rollserve.Account) object {
 	return object{
-		"num_steps":            account.GetStepCount(),
-		"num_episodes":         account.GetEpisodeCount(),
-		"seed":                 fmt.Sprint(account.GetSeed()),
+		"num_steps":            account.NumSteps,
+		"num_episodes":         account.NumEpisodes,
+		"seed":                 fmt.Sprint(account.Seed),
 		"num_resumptions":      account.NumResumptions,
-		"num_non_finite_steps": account.GetNonFiniteStepCount(),
-		"dropped_infos":        account.GetDroppedInfos(),
+		"num_non_finite_steps": account.NumNonFiniteSteps,
+		"dropped_infos":        account.DroppedInfos,
 	}
 }
 
@@ -57,7 +55,7 @@ func describeSegments(b *rollserve.EpisodeBatch) object {
 	if b.RawRewards != nil {
 		described["raw_rewards"] = object{"": describeArray(rollserve.NewArray(b.RawRewards))}
 	}
-	if len(b.LastValues.Shape) > 0 {
+	if !b.LastValues.IsZero() {
 		described["last_values"] = object{"": describeArray(b.LastValues)}
 	}
 	return described
@@ -91,7 +89,7 @@ func describeInfos(columns rollserve.Columns) object {
 		}
 		info := describeArray(column)
 		if mask := columns.Mask(name); mask != nil {
-			info["mask"] = digest(mask)
+			info["mask"] = digest(rollserve.NewArray(mask))
 		}
 		described[name] = info
 	}
@@ -99,40 +97,12 @@ func describeInfos(columns rollserve.Columns) object {
 }
 
 func describeArray(a rollserve.Array) object {
-	name := strings.ToLower(strings.TrimPrefix(a.DataType.String(), "DATA_TYPE_"))
-	return object{"dtype": name, "shape": a.Shape, "sha256": digests[name](a)}
+	return object{"dtype": a.DataType, "shape": a.Shape, "sha256": digest(a)}
 }
 
-var digests = map[string]func(rollserve.Array) string{
-	"bool":    digestOf[bool],
-	"int8":    digestOf[int8],
-	"int16":   digestOf[int16],
-	"int32":   digestOf[int32],
-	"int64":   digestOf[int64],
-	"uint8":   digestOf[uint8],
-	"uint16":  digestOf[uint16],
-	"uint32":  digestOf[uint32],
-	"uint64":  digestOf[uint64],
-	"float16": digestOf[rollserve.Float16],
-	"float32": digestOf[float32],
-	"float64": digestOf[float64],
-}
-
-func digestOf[T rollserve.Element](a rollserve.Array) string {
-	values, err := rollserve.Values[T](a)
-	if err != nil {
-		panic(err) // only for another type than the array's own
-	}
-	return digest(values)
-}
-
-// digest returns the SHA-256 of a slice's elements as little-endian bytes, in hexadecimal digits.
-func digest(values any) string {
-	var content bytes.Buffer
-	if err := binary.Write(&content, binary.LittleEndian, values); err != nil {
-		panic(err) // only for types without a size
-	}
-	sum := sha256.Sum256(content.Bytes())
+// digest returns the SHA-256 of an array's bytes, in hexadecimal digits.
+func digest(a rollserve.Array) string {
+	sum := sha256.Sum256(a.Bytes())
 	return hex.EncodeToString(sum[:])
 }
 
@@ -157,29 +127,25 @@ func describeError(err error) object {
 }
 
 func kindOf(err error) string {
-	switch {
-	case is[*rollserve.AccessError](err):
-		return "access"
-	case is[*rollserve.InvalidArgumentError](err):
-		return "invalid_argument"
-	case is[*rollserve.PreconditionError](err):
-		return "precondition"
-	case is[*rollserve.LimitError](err):
-		return "limit"
-	case is[*rollserve.UnavailableError](err):
-		return "unavailable"
-	case is[*rollserve.CancelledError](err):
-		return "cancelled"
-	case is[*rollserve.DeadlineError](err):
-		return "deadline"
-	default:
-		return "server"
+	for _, kind := range kinds {
+		if errors.Is(err, kind.of) {
+			return kind.name
+		}
 	}
+	return "server"
 }
 
-func is[E error](err error) bool {
-	var found E
-	return errors.As(err, &found)
+var kinds = []struct {
+	of   error
+	name string
+}{
+	{rollserve.ErrAccess, "access"},
+	{rollserve.ErrInvalidArgument, "invalid_argument"},
+	{rollserve.ErrPrecondition, "precondition"},
+	{rollserve.ErrLimit, "limit"},
+	{rollserve.ErrUnavailable, "unavailable"},
+	{rollserve.ErrCancelled, "cancelled"},
+	{rollserve.ErrDeadline, "deadline"},
 }
 
 var wordBoundary = regexp.MustCompile(`([a-z])([A-Z])`)

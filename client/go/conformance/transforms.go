@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 
 	rollserve "github.com/rollserve/rollserve/client/go"
 )
@@ -40,8 +41,6 @@ func readCast(content json.RawMessage) (rollserve.Transform, error) {
 	if err := decode(content, &cast); err != nil {
 		return nil, err
 	}
-	dataType, err := lookUp("data_type", cast.DataType, map[string]rollserve.DataType{
-		"DATA_TYPE_FLOAT32": rollserve.Float32, "DATA_TYPE_FLOAT64": rollserve.Float64,
-	})
-	return rollserve.CastObservations{DataType: dataType, Leaves: cast.Leaves}, err
+	dataType := rollserve.DataType(strings.ToLower(strings.TrimPrefix(cast.DataType, "DATA_TYPE_")))
+	return rollserve.CastObservations{DataType: dataType, Leaves: cast.Leaves}, nil
 }

@@ -91,10 +91,10 @@ func train(ctx context.Context, target string) (meanReturn float64, numSteps int
 			if err != nil {
 				return 0, 0, err
 			}
-			for _, length := range evaluation.GetLengths() {
-				numSteps += int(length)
+			for _, length := range evaluation.Lengths {
+				numSteps += length
 			}
-			if meanReturn = evaluation.GetReturnSummary().GetMean(); meanReturn >= solvedReturn {
+			if meanReturn = evaluation.ReturnSummary.Mean; meanReturn >= solvedReturn {
 				return meanReturn, numSteps, nil
 			}
 		}
