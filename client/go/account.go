@@ -9,8 +9,8 @@ import (
 // Account says what was simulated for a call, and what became of it. Carried and simulated steps together are the
 // delivered, kept, superseded, cancelled, lost, idle and discarded steps.
 //
-// After an interruption of the stream, steps and episodes are those that all calls of the stream delivered; other numbers
-// are those of the last call.
+// After an interruption of the stream, steps and episodes are those that all calls of the stream delivered; other
+// numbers are those of the last call.
 type Account struct {
 	// NumSteps is the number of steps delivered.
 	NumSteps int64

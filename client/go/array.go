@@ -66,8 +66,8 @@ type Element interface {
 
 // Array is a dense array of numbers or truth values in C order: the last axis varies fastest.
 //
-// Copies of an Array, and what Rows, Values and Bytes return, share one memory. The zero value is no array: it stands for
-// one that is not there.
+// Copies of an Array, and what Rows, Values and Bytes return, share one memory. The zero value stands for an array that
+// is not there.
 type Array struct {
 	// DataType is the type of the elements.
 	DataType DataType
@@ -78,8 +78,8 @@ type Array struct {
 }
 
 // NewArray returns an array of the given shape whose elements are in values. The array shares the memory of values.
-// Without a shape, it has one axis. The call that sends the array fails with ErrInvalidArgument if the shape does not fit
-// the number of values.
+// Without a shape, it has one axis. The call that sends the array fails with ErrInvalidArgument if the shape does not
+// fit the number of values.
 func NewArray[T Element](values []T, shape ...int) Array {
 	if len(shape) == 0 {
 		shape = []int{len(values)}
@@ -129,7 +129,7 @@ func (a Array) IsZero() bool { return a.DataType == "" }
 // memory of the array.
 func (a Array) Bytes() []byte { return a.data }
 
-// Len returns the size of the first axis, the number of rows; 1 for a scalar.
+// Len returns the size of the first axis, the number of rows; 1 for a scalar, and 0 for the zero Array.
 func (a Array) Len() int {
 	switch {
 	case a.IsZero():
@@ -141,7 +141,7 @@ func (a Array) Len() int {
 	}
 }
 
-// Size returns the number of elements.
+// Size returns the number of elements; 0 for the zero Array.
 func (a Array) Size() int {
 	if a.IsZero() {
 		return 0

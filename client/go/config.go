@@ -41,7 +41,7 @@ type Config struct {
 	MaxMessageBytes int
 	// Compression has the codecs that columns of batches may come in, the preferred one first; none by default.
 	Compression []Compression
-	// Shared says whether calls use agents and environments that other clients set. By default, calls fail with a
+	// Shared says whether calls use agents and environments that other clients set. By default, calls fail with
 	// ErrPrecondition (ReasonUnexpectedVersion) once another client has replaced or changed what this client set.
 	Shared bool
 	// TLS encrypts the connection with these settings, instead of CA, Cert and Key: with &tls.Config{}, one of the

@@ -8,5 +8,9 @@
 //	batch, err := sampler.ObtainSamples(ctx, 10_000, nil)
 //	observations, err := rollserve.Values[float32](batch.Observations[""])
 //
-// Package rollservev1 has the messages of the wire contract, whose comments say what every option means.
+// Calls fail with an Error, whose kind errors.Is tells. Options may be nil, and zero values of their fields are the
+// defaults; an option for which 0 is another value than the default is a pointer, which Some makes.
+//
+// Package rollservev1 has the messages of the wire contract, which Sampler.Service sends. Their comments say more about
+// each option. No other part of this package's API has types of that one.
 package rollserve

@@ -51,17 +51,27 @@ type Error struct {
 	kind error // instead of the one of Code and Reason; usually nil
 }
 
-// Kinds of errors, for errors.Is; see Error.
+// The kinds of errors, for errors.Is; see Error.
 var (
-	ErrInvalidArgument error = &errorKind{text: "the request is invalid"}
-	ErrAccess          error = &errorKind{"access is denied", ErrInvalidArgument}
-	ErrPrecondition    error = &errorKind{text: "the sampler is not in the state that the request needs"}
-	ErrLimit           error = &errorKind{text: "the request or its result is too large"}
-	ErrUnavailable     error = &errorKind{text: "the server is unavailable"}
-	ErrStopped         error = &errorKind{text: "the call ended early"}
-	ErrCancelled       error = &errorKind{"the call was cancelled", ErrStopped}
-	ErrDeadline        error = &errorKind{"the time of the call was over", ErrStopped}
-	ErrServer          error = &errorKind{text: "the server or an environment failed"}
+	// ErrInvalidArgument is the kind of requests that cannot be met: a value, a name or a permission is wrong.
+	ErrInvalidArgument = kind("the request is invalid", nil)
+	// ErrAccess is the ErrInvalidArgument of a client that does not prove who it is, or lacks a scope.
+	ErrAccess = kind("access is denied", ErrInvalidArgument)
+	// ErrPrecondition is the kind of requests that the sampler is not in the state for.
+	ErrPrecondition = kind("the sampler is not in the state that the request needs", nil)
+	// ErrLimit is the kind of requests and results that are larger than a limit allows.
+	ErrLimit = kind("the request or its result is too large", nil)
+	// ErrUnavailable is the kind of a server that is out of reach, starting or stopping, or has lost a worker.
+	ErrUnavailable = kind("the server is unavailable", nil)
+	// ErrStopped is the kind of calls that ended early, because of their caller or of a time limit.
+	ErrStopped = kind("the call ended early", nil)
+	// ErrCancelled is the ErrStopped of a call whose context was cancelled, or whose stream or sampler was closed.
+	ErrCancelled = kind("the call was cancelled", ErrStopped)
+	// ErrDeadline is the ErrStopped of a call whose deadline passed, or that made no progress for its timeout
+	// (ReasonNoProgress).
+	ErrDeadline = kind("the time of the call is over", ErrStopped)
+	// ErrServer is the kind of faults of the server or of an environment. The server's log has the details.
+	ErrServer = kind("the server or an environment failed", nil)
 )
 
 // errorKind is a kind of errors, and the kind above it.
@@ -69,6 +79,8 @@ type errorKind struct {
 	text  string
 	above error
 }
+
+func kind(text string, above error) error { return &errorKind{text, above} }
 
 func (k *errorKind) Error() string { return "rollserve: " + k.text }
 

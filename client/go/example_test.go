@@ -2,10 +2,15 @@ package rollserve_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
 	"math/rand"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	rollserve "github.com/rollserve/rollserve/client/go"
 )
@@ -72,6 +77,67 @@ func ExampleStream() {
 		log.Fatal(err)
 	}
 	fmt.Println(account.NumSteps)
+}
+
+// Fragments are equally many steps of each row, for PPO: episodes continue from call to call.
+func ExampleSampler_ObtainFragments() {
+	ctx := context.Background()
+	sampler, err := rollserve.Connect("127.0.0.1:50051", rollserve.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sampler.Close()
+	batch, err := sampler.ObtainFragments(ctx, 2_048, &rollserve.FragmentOptions{
+		SamplingOptions: rollserve.SamplingOptions{ReturnLastValues: true, MaxEpisodeLength: 500},
+		SoftHorizon:     true,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	lastValues, err := rollserve.Values[float32](batch.LastValues)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(batch.Lengths, batch.Terminated, lastValues)
+}
+
+// An interceptor of gRPC sees each RPC, such as one that measures them.
+func ExampleConfig_interceptors() {
+	measure := func(
+		ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker,
+		options ...grpc.CallOption,
+	) error {
+		began := time.Now()
+		err := invoker(ctx, method, request, reply, conn, options...)
+		log.Println(method, time.Since(began), err)
+		return err
+	}
+	sampler, err := rollserve.Connect("127.0.0.1:50051", rollserve.Config{
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(measure)},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sampler.Close()
+}
+
+// Tests of programs make errors of any kind.
+func ExampleError() {
+	var err error = &rollserve.Error{Code: codes.FailedPrecondition, Reason: rollserve.ReasonNoAgent}
+	fmt.Println(errors.Is(err, rollserve.ErrPrecondition), rollserve.ReasonOf(err))
+	// Output: true NO_AGENT
+}
+
+// Array.Bytes and ArrayFromBytes move arrays of any type.
+func ExampleArray_Bytes() {
+	array := rollserve.NewArray([]int32{1, 2, 3, 4}, 2, 2)
+	copied, err := rollserve.ArrayFromBytes(array.DataType, array.Shape, append([]byte{}, array.Bytes()...))
+	if err != nil {
+		log.Fatal(err)
+	}
+	values, err := rollserve.Values[int32](copied)
+	fmt.Println(copied, values, err)
+	// Output: int32 [2 2] [1 2 3 4] <nil>
 }
 
 func ExampleMultiAgentSampler() {

@@ -87,10 +87,10 @@ func (b *MultiAgentBatch) NumSteps() int {
 }
 
 // NumAgentSteps returns the number of steps of all agents, also of those whose policies are not delivered.
-func (b *MultiAgentBatch) NumAgentSteps() uint64 {
-	sum := uint64(0)
+func (b *MultiAgentBatch) NumAgentSteps() int {
+	sum := 0
 	for _, count := range b.AgentStepCounts {
-		sum += count
+		sum += int(count)
 	}
 	return sum
 }

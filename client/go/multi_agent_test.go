@@ -84,7 +84,7 @@ func TestEpisodesOfManyAgentsAreJoinedOverMessages(t *testing.T) {
 	same(t, "agents", batch.Agents, []string{"red", "blue"})
 	same(t, "lengths", batch.Lengths, []int{5})
 	same(t, "ended", batch.Ended(0), true)
-	same(t, "steps", []uint64{uint64(batch.NumSteps()), batch.NumAgentSteps()}, []uint64{5, 8})
+	same(t, "steps", []int{batch.NumSteps(), batch.NumAgentSteps()}, []int{5, 8})
 	same(t, "states", values[float64](t, batch.GlobalStates), []float64{0, 1, 2, 3, 4})
 	same(t, "last states", values[float64](t, batch.LastGlobalStates), []float64{5})
 	byPolicy, err := batch.ByPolicy()

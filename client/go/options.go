@@ -38,6 +38,14 @@ func compressionMessages(accepted []Compression) ([]pb.Compression, error) {
 // Some returns a pointer to a value, for options where nil stands for the default.
 func Some[T any](value T) *T { return &value }
 
+// orNil returns a pointer to a number; nil for 0, where that stands for the default.
+func orNil[T int64 | uint32](number T) *T {
+	if number == 0 {
+		return nil
+	}
+	return &number
+}
+
 // SamplingOptions are options of calls that sample. The zero value of each is its default; a nil *SamplingOptions has
 // all defaults. The comments on SamplingOptions in the protos say more.
 type SamplingOptions struct {
@@ -49,8 +57,8 @@ type SamplingOptions struct {
 	Seed *uint64
 	// FirstEpisodeIndex is the index of the first episode in the sequence of Seed. Not for fragments.
 	FirstEpisodeIndex *uint64
-	// MaxEpisodeLength is the number of steps after which an episode is truncated, over all of its fragments.
-	MaxEpisodeLength *int64
+	// MaxEpisodeLength is the number of steps after which an episode is truncated, over all of its fragments; 0 for none.
+	MaxEpisodeLength int
 	// ExpectedPolicyVersion is the version that the current policy must have. By default the version that this client
 	// has set last, or is setting, if PolicyVersion is nil; see Config.Shared.
 	ExpectedPolicyVersion *int64
@@ -62,8 +70,8 @@ type SamplingOptions struct {
 	PolicyVersion *int64
 	// EnvVersion is the version of the environment; the current one by default.
 	EnvVersion *int64
-	// ExpectedNumWorkers is the number of workers that the sampler must have.
-	ExpectedNumWorkers *uint32
+	// ExpectedNumWorkers is the number of workers that the sampler must have; 0 for any.
+	ExpectedNumWorkers int
 	// Timeout is the time without progress after which the call fails with ErrDeadline; by default Config.Timeout.
 	// The context's deadline limits the whole call.
 	Timeout time.Duration
@@ -129,7 +137,7 @@ type EvaluationOptions struct {
 	// Seed is the root seed of the episodes. The default is the same for every evaluation.
 	Seed               *uint64
 	FirstEpisodeIndex  uint64
-	MaxEpisodeLength   *int64
+	MaxEpisodeLength   int
 	Timeout            time.Duration
 	Deterministic      bool
 	Temperatures       []float64
@@ -157,16 +165,20 @@ func (o *SamplingOptions) message(config *Config) (*pb.SamplingOptions, error) {
 	if err != nil {
 		return nil, err
 	}
+	numWorkers, err := countOf("ExpectedNumWorkers", o.ExpectedNumWorkers)
+	if err != nil {
+		return nil, err
+	}
 	message := &pb.SamplingOptions{
 		Seed:                       o.Seed,
 		FirstEpisodeIndex:          o.FirstEpisodeIndex,
-		MaxEpisodeLength:           o.MaxEpisodeLength,
+		MaxEpisodeLength:           orNil(int64(o.MaxEpisodeLength)),
 		ExpectedPolicyVersion:      o.ExpectedPolicyVersion,
 		ExpectedEnvironmentVersion: o.ExpectedEnvVersion,
 		MinPolicyVersion:           o.MinPolicyVersion,
 		PolicyVersion:              o.PolicyVersion,
 		EnvironmentVersion:         o.EnvVersion,
-		WorkerCount:                o.ExpectedNumWorkers,
+		WorkerCount:                orNil(numWorkers),
 		MaxMessageBytes:            Some(uint32(config.MaxMessageBytes)),
 		AcceptCompression:          accepted,
 		AcceptFrameStacks:          !o.PlainFrames,
@@ -210,7 +222,7 @@ func (o *EvaluationOptions) message() (*pb.EvaluationOptions, error) {
 		EnvironmentVersion:         o.EnvVersion,
 		Seed:                       o.Seed,
 		FirstEpisodeIndex:          o.FirstEpisodeIndex,
-		MaxEpisodeLength:           o.MaxEpisodeLength,
+		MaxEpisodeLength:           orNil(int64(o.MaxEpisodeLength)),
 		SkipFailedEpisodes:         o.SkipFailedEpisodes,
 		Exploration:                exploration(o.Deterministic, o.Temperatures, o.NoiseScales, o.Epsilons),
 	}

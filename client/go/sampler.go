@@ -16,10 +16,10 @@ import (
 // Sampler is a client of a sampler on a server: it sends agents and environments, and receives episodes. Goroutines can
 // share it.
 //
-// If a call fails, its error is one of the tree that Error describes. The context of a call is its deadline and its
-// cancellation. An update that fails changes nothing on the server. A sampling call that fails or is cancelled uses up
-// the indices of the episodes that it may have delivered, if it continued the sampler's own sequence; a fragment call
-// that fails or is cancelled leaves the rows where they were.
+// Calls fail with an Error, which errors.As finds. A call's context is its deadline and its cancellation. An update
+// that fails changes nothing on the server. A sampling call that fails or is cancelled uses up the indices of the
+// episodes that it may have delivered, if it continued the sampler's own sequence; a fragment call that fails or is
+// cancelled leaves the rows where they were.
 //
 // Calls sample with the agent and the environment that this client set, or fail with ErrPrecondition
 // (ReasonUnexpectedVersion) if another client has updated them since, unless Config.Shared is set. What this client has

@@ -56,8 +56,8 @@ type TextSpace struct {
 	Characters string
 }
 
-// DictSpace has named subspaces, in the order of the environment's own space. Each leaf of a subspace is a column, named
-// `key`, or `key/…` if the subspace has leaves of its own.
+// DictSpace has named subspaces, in the order of the environment's own space. Each leaf of a subspace is a column,
+// named `key`, or `key/…` if the subspace has leaves of its own.
 type DictSpace []NamedSpace
 
 // NamedSpace is a subspace of a DictSpace.
@@ -174,7 +174,9 @@ func decodeSpaces(observations, actions *pb.Space) (observationSpace, actionSpac
 }
 
 // decodePair returns two tensors of a space as arrays.
-func decodePair(field string, tensor *pb.Tensor, otherField string, otherTensor *pb.Tensor) (array, other Array, err error) {
+func decodePair(
+	field string, tensor *pb.Tensor, otherField string, otherTensor *pb.Tensor,
+) (array, other Array, err error) {
 	if array, err = decodeTensor(tensor, false); err != nil {
 		return array, other, fmt.Errorf("%s.%w", field, err)
 	}

@@ -175,6 +175,10 @@ func (s *Sampler) Status(ctx context.Context) (*Status, error) {
 }
 
 func decodeStatus(message *pb.GetSamplerResponse) (*Status, error) {
+	observationSpace, actionSpace, err := decodeSpaces(message.GetObservationSpace(), message.GetActionSpace())
+	if err != nil {
+		return nil, err
+	}
 	counters := message.GetCounters()
 	status := &Status{
 		Sampler:           message.GetSampler(),
@@ -183,6 +187,8 @@ func decodeStatus(message *pb.GetSamplerResponse) (*Status, error) {
 		Lease:             message.GetLease().AsDuration(),
 		HiddenArguments:   message.GetHiddenArguments(),
 		EnvVersion:        message.GetEnvironmentVersion(),
+		ObservationSpace:  observationSpace,
+		ActionSpace:       actionSpace,
 		Agents:            message.GetAgents(),
 		Reproducibility:   nameOf(reproducibilities, message.GetReproducibility()),
 		NumEpisodesPerRow: int(message.GetEpisodesPerRow()),
@@ -212,11 +218,6 @@ func decodeStatus(message *pb.GetSamplerResponse) (*Status, error) {
 			NumFailedEpisodes:    int64(counters.GetFailedEpisodeCount()),
 			NumStragglerEpisodes: int64(counters.GetStragglerEpisodeCount()),
 		},
-	}
-	var err error
-	status.ObservationSpace, status.ActionSpace, err = decodeSpaces(message.GetObservationSpace(), message.GetActionSpace())
-	if err != nil {
-		return nil, err
 	}
 	for i, environment := range message.GetEnvironments() {
 		spec, err := decodeEnvSpec(environment)

@@ -145,11 +145,11 @@ type options struct {
 	agentUpdate
 	Seed               *uint64 `json:",string"`
 	FirstEpisodeIndex  *uint64 `json:"first_episode_index"`
-	MaxEpisodeLength   *int64  `json:"max_episode_length"`
+	MaxEpisodeLength   int     `json:"max_episode_length"`
 	PolicyVersion      *int64  `json:"policy_version"`
 	MinPolicyVersion   *int64  `json:"min_policy_version"`
 	EnvironmentVersion *int64  `json:"environment_version"`
-	ExpectedNumWorkers *uint32 `json:"expected_num_workers"`
+	ExpectedNumWorkers int     `json:"expected_num_workers"`
 	Deterministic      bool
 	ReturnStates       bool `json:"return_states"`
 	ReturnLastValues   bool `json:"return_last_values"`
@@ -197,7 +197,7 @@ func (o *options) sampling() (*rollserve.SamplingOptions, error) {
 
 // evaluation returns the options of an evaluation, which has some of those of a call that samples.
 func (o *options) evaluation() (*rollserve.EvaluationOptions, error) {
-	if o.exists() || o.ExpectedNumWorkers != nil || o.ReturnStates || o.Prefetch {
+	if o.exists() || o.ExpectedNumWorkers != 0 || o.ReturnStates || o.Prefetch {
 		return nil, unsupported("an option that evaluations do not have")
 	}
 	evaluation := &rollserve.EvaluationOptions{
