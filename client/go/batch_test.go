@@ -184,6 +184,30 @@ func TestZeroArrayIsNone(t *testing.T) {
 	isInvalid(t, err, "T")
 }
 
+func TestZeroValuesAreEmpty(t *testing.T) {
+	var batch, other rollserve.EpisodeBatch
+	joined, err := rollserve.Concatenate(&batch, &other)
+	fatal(t, err)
+	for _, each := range []*rollserve.EpisodeBatch{&batch, joined, batch.Joined()} {
+		same(t, "batch", each.String(), "EpisodeBatch(0 segments, 0 steps, 0 ended)")
+		same(t, "parts", len(each.EpisodeReturns())+len(each.Split()), 0)
+	}
+	var many, otherMany rollserve.MultiAgentBatch
+	whole, err := rollserve.ConcatenateMany(&many, &otherMany)
+	fatal(t, err)
+	for _, each := range []*rollserve.MultiAgentBatch{&many, whole} {
+		byPolicy, err := each.ByPolicy()
+		fatal(t, err)
+		byAgent, err := each.ByAgent()
+		fatal(t, err)
+		same(t, "views", len(byPolicy)+len(byAgent)+len(each.Joint())+each.NumAgentSteps(), 0)
+	}
+	var returns rollserve.AgentReturns
+	same(t, "returns", len(returns.ByAgent())+len(returns.ByPolicy()), 0)
+	same(t, "means", len((&rollserve.PopulationEvaluation{}).MeanReturns()), 0)
+	same(t, "workers", (&rollserve.Status{}).NumWorkers(), 0)
+}
+
 func TestMalformedBatchesAreServerErrors(t *testing.T) {
 	badBool, oneByte := tensor(bools, []uint8{2}, 1), tensor(int8s, []int8{1}, 1)
 	for text, spoil := range map[string]func(*pb.EpisodeBatch){
