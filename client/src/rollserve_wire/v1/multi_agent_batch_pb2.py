@@ -26,13 +26,14 @@ from rollserve_wire.v1 import episode_batch_pb2 as rollserve_dot_v1_dot_episode_
 from rollserve_wire.v1 import tensor_pb2 as rollserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$rollserve/v1/multi_agent_batch.proto\x12\x0crollserve.v1\x1a rollserve/v1/episode_batch.proto\x1a\x19rollserve/v1/tensor.proto\"\xb1\x02\n\x0fMultiAgentBatch\x12\x0e\n\x06\x61gents\x18\x01 \x03(\t\x12\x17\n\x0f\x65pisode_indices\x18\x02 \x03(\x06\x12\x13\n\x0b\x66irst_steps\x18\x03 \x03(\x06\x12\x0f\n\x07lengths\x18\x04 \x03(\x07\x12\x12\n\nterminated\x18\x05 \x03(\x08\x12\x11\n\ttruncated\x18\x06 \x03(\x08\x12+\n\x08policies\x18\x07 \x03(\x0b\x32\x19.rollserve.v1.PolicyBatch\x12\x1a\n\x11\x61gent_step_counts\x18\xcb\x01 \x03(\x07\x12,\n\rglobal_states\x18\xd2\x01 \x01(\x0b\x32\x14.rollserve.v1.Tensor\x12\x31\n\x12last_global_states\x18\xd3\x01 \x01(\x0b\x32\x14.rollserve.v1.Tensor\"\x94\x01\n\x0bPolicyBatch\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12)\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x1a.rollserve.v1.EpisodeBatch\x12\x17\n\x0f\x61gent_positions\x18\x03 \x03(\x07\x12\x19\n\x11\x65nvironment_steps\x18\x04 \x03(\x07\x12\x16\n\x0erewards_before\x18\x05 \x03(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$rollserve/v1/multi_agent_batch.proto\x12\x0crollserve.v1\x1a rollserve/v1/episode_batch.proto\x1a\x19rollserve/v1/tensor.proto\"\xb1\x02\n\x0fMultiAgentBatch\x12\x0e\n\x06\x61gents\x18\x01 \x03(\t\x12\x17\n\x0f\x65pisode_indices\x18\x02 \x03(\x06\x12\x13\n\x0b\x66irst_steps\x18\x03 \x03(\x06\x12\x0f\n\x07lengths\x18\x04 \x03(\x07\x12\x12\n\nterminated\x18\x05 \x03(\x08\x12\x11\n\ttruncated\x18\x06 \x03(\x08\x12+\n\x08policies\x18\x07 \x03(\x0b\x32\x19.rollserve.v1.PolicyBatch\x12\x1a\n\x11\x61gent_step_counts\x18\xcb\x01 \x03(\x07\x12,\n\rglobal_states\x18\xd2\x01 \x01(\x0b\x32\x14.rollserve.v1.Tensor\x12\x31\n\x12last_global_states\x18\xd3\x01 \x01(\x0b\x32\x14.rollserve.v1.Tensor\"\x94\x01\n\x0bPolicyBatch\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12)\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x1a.rollserve.v1.EpisodeBatch\x12\x17\n\x0f\x61gent_positions\x18\x03 \x03(\x07\x12\x19\n\x11\x65nvironment_steps\x18\x04 \x03(\x07\x12\x16\n\x0erewards_before\x18\x05 \x03(\x01\x42\x1a\n\x16io.github.rollserve.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollserve_wire.v1.multi_agent_batch_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\026io.github.rollserve.v1P\001'
   _globals['_MULTIAGENTBATCH']._serialized_start=116
   _globals['_MULTIAGENTBATCH']._serialized_end=421
   _globals['_POLICYBATCH']._serialized_start=424

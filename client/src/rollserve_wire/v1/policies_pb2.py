@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brollserve/v1/policies.proto\x12\x0crollserve.v1\"4\n\tPolicyMap\x12\'\n\x05rules\x18\x01 \x03(\x0b\x32\x18.rollserve.v1.PolicyRule\"y\n\nPolicyRule\x12\x0e\n\x04name\x18\x01 \x01(\tH\x00\x12\x10\n\x06prefix\x18\x02 \x01(\tH\x00\x12\x12\n\x08position\x18\x03 \x01(\rH\x00\x12+\n\x07\x63hoices\x18\x04 \x03(\x0b\x32\x1a.rollserve.v1.PolicyChoiceB\x08\n\x06\x61gents\"?\n\x0cPolicyChoice\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x12\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brollserve/v1/policies.proto\x12\x0crollserve.v1\"4\n\tPolicyMap\x12\'\n\x05rules\x18\x01 \x03(\x0b\x32\x18.rollserve.v1.PolicyRule\"y\n\nPolicyRule\x12\x0e\n\x04name\x18\x01 \x01(\tH\x00\x12\x10\n\x06prefix\x18\x02 \x01(\tH\x00\x12\x12\n\x08position\x18\x03 \x01(\rH\x00\x12+\n\x07\x63hoices\x18\x04 \x03(\x0b\x32\x1a.rollserve.v1.PolicyChoiceB\x08\n\x06\x61gents\"?\n\x0cPolicyChoice\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x12\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x42\x1a\n\x16io.github.rollserve.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollserve_wire.v1.policies_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\026io.github.rollserve.v1P\001'
   _globals['_POLICYMAP']._serialized_start=45
   _globals['_POLICYMAP']._serialized_end=97
   _globals['_POLICYRULE']._serialized_start=99

@@ -3,7 +3,6 @@ package io.github.rollserve;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
-import rollserve.v1.EpisodeBatchOuterClass;
 
 /**
  * What was simulated for a call, and what became of it. Carried and simulated steps together equal the delivered, kept,
@@ -115,7 +114,7 @@ public record Account(
     public record EpisodeFailure(
         long episodeIndex, int workerIndex, int numAttempts, boolean skipped, String text) {}
 
-    static Account from(EpisodeBatchOuterClass.Account message, int numResumptions) {
+    static Account from(io.github.rollserve.v1.Account message, int numResumptions) {
         return new Account(
             message.getStepCount(),
             message.getEpisodeCount(),
@@ -152,7 +151,7 @@ public record Account(
             Timeouts.from(message.getElapsed()));
     }
 
-    private static WorkerAccount worker(EpisodeBatchOuterClass.WorkerAccount message) {
+    private static WorkerAccount worker(io.github.rollserve.v1.WorkerAccount message) {
         return new WorkerAccount(
             message.getWorkerIndex(),
             message.getSimulatedStepCount(),
@@ -163,7 +162,7 @@ public record Account(
             message.getMissingStepCount());
     }
 
-    private static EpisodeFailure failure(EpisodeBatchOuterClass.EpisodeFailure message) {
+    private static EpisodeFailure failure(io.github.rollserve.v1.EpisodeFailure message) {
         return new EpisodeFailure(
             message.getEpisodeIndex(),
             message.getWorkerIndex(),

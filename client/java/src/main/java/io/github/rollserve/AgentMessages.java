@@ -1,30 +1,39 @@
 package io.github.rollserve;
 
 import com.google.protobuf.UnsafeByteOperations;
+import io.github.rollserve.v1.ActionsHead;
+import io.github.rollserve.v1.BernoulliHead;
+import io.github.rollserve.v1.CategoricalHead;
+import io.github.rollserve.v1.DiagonalGaussianHead;
+import io.github.rollserve.v1.LayerNorm;
+import io.github.rollserve.v1.MultiCategoricalHead;
+import io.github.rollserve.v1.ObservationNormalization;
+import io.github.rollserve.v1.PolicyUpdates;
+import io.github.rollserve.v1.SeparateValue;
+import io.github.rollserve.v1.SharedValue;
+import io.github.rollserve.v1.SquashedGaussianHead;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.function.Consumer;
-import rollserve.v1.AgentOuterClass;
-import rollserve.v1.SamplerServiceOuterClass;
 
 /** Agents as the wire has them. */
 final class AgentMessages {
     private AgentMessages() {}
 
-    static SamplerServiceOuterClass.AgentUpdate of(AgentUpdate update) {
-        SamplerServiceOuterClass.AgentUpdate.Builder message = SamplerServiceOuterClass.AgentUpdate.newBuilder();
+    static io.github.rollserve.v1.AgentUpdate of(AgentUpdate update) {
+        io.github.rollserve.v1.AgentUpdate.Builder message = io.github.rollserve.v1.AgentUpdate.newBuilder();
         if (update instanceof Agent agent) {
             message.setAgent(of(agent));
         } else if (update instanceof AgentChange change) {
-            SamplerServiceOuterClass.AgentChange.Builder wire = message.getChangeBuilder();
+            io.github.rollserve.v1.AgentChange.Builder wire = message.getChangeBuilder();
             wire.setKwargsJson(Json.object("kwargs", change.kwargs()));
             if (!change.parameters().tensors().isEmpty()) {
                 wire.setParameters(of(change.parameters()));
             }
         } else if (update instanceof Policies policies) {
-            SamplerServiceOuterClass.PolicyUpdates.Builder wire = message.getPoliciesBuilder();
+            PolicyUpdates.Builder wire = message.getPoliciesBuilder();
             policies.updates().forEach((name, policy) -> wire.putPolicies(name, of(policy)));
             policies.policyMap().ifPresent(map -> wire.setPolicyMap(map.toWire()));
         } else {
@@ -33,24 +42,26 @@ final class AgentMessages {
         return message.build();
     }
 
-    static AgentOuterClass.Parameters of(Parameters parameters) {
-        return AgentOuterClass.Parameters.newBuilder().addAllTensors(Tensors.toWire(parameters.tensors())).build();
+    static io.github.rollserve.v1.Parameters of(Parameters parameters) {
+        return io.github.rollserve.v1.Parameters.newBuilder()
+            .addAllTensors(Tensors.toWire(parameters.tensors()))
+            .build();
     }
 
-    private static AgentOuterClass.Agent of(Agent agent) {
-        AgentOuterClass.Agent.Builder message = AgentOuterClass.Agent.newBuilder();
+    private static io.github.rollserve.v1.Agent of(Agent agent) {
+        io.github.rollserve.v1.Agent.Builder message = io.github.rollserve.v1.Agent.newBuilder();
         if (agent instanceof MlpAgent mlp) {
             message.setMlp(of(mlp));
         } else if (agent instanceof OnnxAgent onnx) {
             message.setOnnx(of(onnx));
         } else if (agent instanceof PythonAgent python) {
-            AgentOuterClass.PythonAgent.Builder wire = message.getPythonBuilder()
+            io.github.rollserve.v1.PythonAgent.Builder wire = message.getPythonBuilder()
                 .setName(python.name())
                 .setKwargsJson(Json.object("kwargs", python.kwargs()))
                 .setParameters(of(python.parameters()));
             setMask(python.actionMask(), wire::setActionMask);
         } else if (agent instanceof ConstantAgent constant) {
-            AgentOuterClass.ConstantAgent.Builder wire =
+            io.github.rollserve.v1.ConstantAgent.Builder wire =
                 message.getConstantBuilder().addAllAction(Tensors.toWire(constant.action().tensors()));
             setMask(constant.actionMask(), wire::setActionMask);
         } else {
@@ -59,9 +70,9 @@ final class AgentMessages {
         return message.build();
     }
 
-    private static void setMask(Optional<ActionMask> mask, Consumer<AgentOuterClass.ActionMask> setter) {
+    private static void setMask(Optional<ActionMask> mask, Consumer<io.github.rollserve.v1.ActionMask> setter) {
         mask.ifPresent(source -> {
-            AgentOuterClass.ActionMask.Builder message = AgentOuterClass.ActionMask.newBuilder();
+            io.github.rollserve.v1.ActionMask.Builder message = io.github.rollserve.v1.ActionMask.newBuilder();
             if (source instanceof ActionMask.Info info) {
                 message.setInfo(info.name());
             } else {
@@ -71,27 +82,27 @@ final class AgentMessages {
         });
     }
 
-    private static AgentOuterClass.OnnxAgent of(OnnxAgent agent) {
-        AgentOuterClass.OnnxAgent.Builder message = AgentOuterClass.OnnxAgent.newBuilder()
+    private static io.github.rollserve.v1.OnnxAgent of(OnnxAgent agent) {
+        io.github.rollserve.v1.OnnxAgent.Builder message = io.github.rollserve.v1.OnnxAgent.newBuilder()
             .setModel(UnsafeByteOperations.unsafeWrap(agent.model()))
             .putAllInputs(agent.inputs())
             .putAllOutputs(agent.outputs())
             .addAllInfos(agent.infos());
         setMask(agent.actionMask(), message::setActionMask);
         switch (agent.head()) {
-            case CATEGORICAL -> message.setCategorical(AgentOuterClass.CategoricalHead.getDefaultInstance());
+            case CATEGORICAL -> message.setCategorical(CategoricalHead.getDefaultInstance());
             case DIAGONAL_GAUSSIAN ->
-                message.setDiagonalGaussian(AgentOuterClass.DiagonalGaussianHead.getDefaultInstance());
+                message.setDiagonalGaussian(DiagonalGaussianHead.getDefaultInstance());
             case SQUASHED_GAUSSIAN ->
-                message.setSquashedGaussian(AgentOuterClass.SquashedGaussianHead.getDefaultInstance());
-            case ACTIONS -> message.setActions(AgentOuterClass.ActionsHead.getDefaultInstance());
+                message.setSquashedGaussian(SquashedGaussianHead.getDefaultInstance());
+            case ACTIONS -> message.setActions(ActionsHead.getDefaultInstance());
         }
         return message.build();
     }
 
-    private static AgentOuterClass.MlpAgent of(MlpAgent agent) {
+    private static io.github.rollserve.v1.MlpAgent of(MlpAgent agent) {
         Map<String, Tensor> tensors = agent.parameters().tensors();
-        AgentOuterClass.MlpAgent.Builder message = AgentOuterClass.MlpAgent.newBuilder()
+        io.github.rollserve.v1.MlpAgent.Builder message = io.github.rollserve.v1.MlpAgent.newBuilder()
             .setActivationValue(agent.activation().ordinal() + 1)
             .setParameters(of(agent.parameters()));
         setHead(message, agent.head(), !tensors.containsKey("log_std"));
@@ -99,7 +110,7 @@ final class AgentMessages {
         setLayers(message, tensors);
         setValue(message, tensors);
         if (tensors.keySet().stream().anyMatch(name -> name.endsWith("/norm/weight"))) {
-            AgentOuterClass.LayerNorm.Builder norm = AgentOuterClass.LayerNorm.newBuilder();
+            LayerNorm.Builder norm = LayerNorm.newBuilder();
             agent.layerNormEpsilon().ifPresent(norm::setEpsilon);
             message.setLayerNorm(norm);
         }
@@ -109,7 +120,7 @@ final class AgentMessages {
     }
 
     /** Sets the normalization if the parameters have the moments of observations. */
-    private static void setNormalization(AgentOuterClass.MlpAgent.Builder message, MlpAgent agent) {
+    private static void setNormalization(io.github.rollserve.v1.MlpAgent.Builder message, MlpAgent agent) {
         if (!agent.parameters().tensors().containsKey("observation/mean")) {
             if (agent.normalizationEpsilon().isPresent() || agent.normalizationClip().isPresent()) {
                 String field = agent.normalizationEpsilon().isPresent() ? "normalizationEpsilon" : "normalizationClip";
@@ -117,37 +128,38 @@ final class AgentMessages {
             }
             return;
         }
-        AgentOuterClass.ObservationNormalization.Builder normalization = message.getNormalizationBuilder();
+        ObservationNormalization.Builder normalization = message.getNormalizationBuilder();
         agent.normalizationEpsilon().ifPresent(normalization::setEpsilon);
         agent.normalizationClip().ifPresent(normalization::setClip);
     }
 
-    private static void setHead(AgentOuterClass.MlpAgent.Builder message, MlpAgent.Head head, boolean predicted) {
+    private static void setHead(
+        io.github.rollserve.v1.MlpAgent.Builder message, MlpAgent.Head head, boolean predicted) {
         if (head instanceof MlpAgent.DiagonalGaussian gaussian) {
-            AgentOuterClass.DiagonalGaussianHead.Builder wire = message.getDiagonalGaussianBuilder();
+            DiagonalGaussianHead.Builder wire = message.getDiagonalGaussianBuilder();
             wire.setPredictedLogStd(predicted);
             gaussian.minLogStd().ifPresent(wire::setMinLogStd);
             gaussian.maxLogStd().ifPresent(wire::setMaxLogStd);
         } else if (head instanceof MlpAgent.SquashedGaussian gaussian) {
-            AgentOuterClass.SquashedGaussianHead.Builder wire = message.getSquashedGaussianBuilder();
+            SquashedGaussianHead.Builder wire = message.getSquashedGaussianBuilder();
             wire.setPredictedLogStd(predicted);
             gaussian.minLogStd().ifPresent(wire::setMinLogStd);
             gaussian.maxLogStd().ifPresent(wire::setMaxLogStd);
         } else if (head instanceof MlpAgent.MultiCategorical) {
-            message.setMultiCategorical(AgentOuterClass.MultiCategoricalHead.getDefaultInstance());
+            message.setMultiCategorical(MultiCategoricalHead.getDefaultInstance());
         } else if (head instanceof MlpAgent.Bernoulli) {
-            message.setBernoulli(AgentOuterClass.BernoulliHead.getDefaultInstance());
+            message.setBernoulli(BernoulliHead.getDefaultInstance());
         } else if (head instanceof MlpAgent.EpsilonGreedy greedy) {
             message.getEpsilonGreedyBuilder().setEpsilon(greedy.epsilon());
         } else if (head instanceof MlpAgent.Boltzmann boltzmann) {
             message.getBoltzmannBuilder().setTemperature(boltzmann.temperature());
         } else {
-            message.setCategorical(AgentOuterClass.CategoricalHead.getDefaultInstance());
+            message.setCategorical(CategoricalHead.getDefaultInstance());
         }
     }
 
     /** Sets the recurrent core, whose kind follows from the shape of {@code core/weight_hh}. */
-    private static void setCore(AgentOuterClass.MlpAgent.Builder message, Map<String, Tensor> tensors) {
+    private static void setCore(io.github.rollserve.v1.MlpAgent.Builder message, Map<String, Tensor> tensors) {
         if (tensors.keySet().stream().noneMatch(name -> name.startsWith("core/"))) {
             return;
         }
@@ -162,7 +174,7 @@ final class AgentMessages {
         }
     }
 
-    private static void setLayers(AgentOuterClass.MlpAgent.Builder message, Map<String, Tensor> tensors) {
+    private static void setLayers(io.github.rollserve.v1.MlpAgent.Builder message, Map<String, Tensor> tensors) {
         List<int[]> layers = layers(tensors, "");
         if (layers.isEmpty()) {
             throw Errors.invalid("parameters", "a parameter '0/weight'", "none of that name");
@@ -173,13 +185,13 @@ final class AgentMessages {
         layers.forEach(shape -> message.addLayerSizes(shape[0]));
     }
 
-    private static void setValue(AgentOuterClass.MlpAgent.Builder message, Map<String, Tensor> tensors) {
+    private static void setValue(io.github.rollserve.v1.MlpAgent.Builder message, Map<String, Tensor> tensors) {
         List<int[]> layers = layers(tensors, "value/");
         if (!layers.isEmpty()) {
-            AgentOuterClass.SeparateValue.Builder value = message.getSeparateValueBuilder();
+            SeparateValue.Builder value = message.getSeparateValueBuilder();
             layers.subList(0, layers.size() - 1).forEach(shape -> value.addHiddenSizes(shape[0]));
         } else if (tensors.containsKey("value/weight")) {
-            message.setSharedValue(AgentOuterClass.SharedValue.getDefaultInstance());
+            message.setSharedValue(SharedValue.getDefaultInstance());
         }
     }
 

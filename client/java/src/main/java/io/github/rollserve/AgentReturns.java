@@ -6,7 +6,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.stream.IntStream;
-import rollserve.v1.EvaluationOuterClass;
 
 /**
  * What P agents got in the N episodes of an evaluation, and which K policies acted for them.
@@ -62,7 +61,7 @@ public record AgentReturns(
         return means.length == 0 ? Optional.empty() : Optional.of(Summary.of(means));
     }
 
-    static AgentReturns from(EvaluationOuterClass.AgentReturns message) {
+    static AgentReturns from(io.github.rollserve.v1.AgentReturns message) {
         int numAgents = message.getAgentsCount();
         int numPolicies = message.getPoliciesCount();
         int size = message.getReturnsCount();

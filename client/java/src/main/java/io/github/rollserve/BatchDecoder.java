@@ -1,5 +1,6 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.NamedTensor;
 import java.lang.reflect.Array;
 import java.nio.ByteBuffer;
 import java.util.EnumMap;
@@ -7,9 +8,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
 import java.util.stream.LongStream;
-import rollserve.v1.EpisodeBatchOuterClass;
-import rollserve.v1.TensorOuterClass;
-import rollserve.v1.TensorOuterClass.NamedTensor;
 
 /**
  * Reads the batches of a stream. Their columns share the memory of the message, except for compressed ones; stacks of
@@ -26,7 +24,7 @@ final class BatchDecoder {
      * @return the batch
      * @throws ServerException if the message violates the wire contract
      */
-    static EpisodeBatch decode(EpisodeBatchOuterClass.EpisodeBatch message, long numRows) {
+    static EpisodeBatch decode(io.github.rollserve.v1.EpisodeBatch message, long numRows) {
         Headers headers = headers(message, numRows);
         Map<ColumnField, Map<String, Tensor>> named = new EnumMap<>(ColumnField.class);
         for (ColumnField field : ColumnField.OF_TENSORS) {
@@ -38,7 +36,7 @@ final class BatchDecoder {
         if (rewards.numRows() != numSteps) {
             throw Errors.malformed("rewards", numSteps + " steps, the sum of lengths", rewards.numRows());
         }
-        for (EpisodeBatchOuterClass.FrameStack stack : message.getFrameStacksList()) {
+        for (io.github.rollserve.v1.FrameStack stack : message.getFrameStacksList()) {
             addFrames(stack, headers, named.get(ColumnField.OBSERVATIONS), named.get(ColumnField.LAST_OBSERVATIONS));
         }
         Map<ColumnField, Columns> columns = ColumnField.each(field -> new Columns(named.get(field)));
@@ -50,13 +48,13 @@ final class BatchDecoder {
     /** Returns the tensors among the content of a message, of which a single one gets the empty name. */
     private static List<NamedTensor> tensors(List<?> content) {
         return content.stream()
-            .map(each -> each instanceof TensorOuterClass.Tensor tensor
+            .map(each -> each instanceof io.github.rollserve.v1.Tensor tensor
                 ? NamedTensor.newBuilder().setTensor(tensor).build()
                 : (NamedTensor) each)
             .toList();
     }
 
-    private static Headers headers(EpisodeBatchOuterClass.EpisodeBatch message, long numRows) {
+    private static Headers headers(io.github.rollserve.v1.EpisodeBatch message, long numRows) {
         int size = message.getLengthsCount();
         if (size == 0) {
             throw Errors.malformed("lengths", "at least one segment", "none");
@@ -121,7 +119,7 @@ final class BatchDecoder {
     }
 
     private static void addFrames(
-        EpisodeBatchOuterClass.FrameStack stack, Headers headers, Map<String, Tensor> observations,
+        io.github.rollserve.v1.FrameStack stack, Headers headers, Map<String, Tensor> observations,
         Map<String, Tensor> lastObservations) {
         String field = "frame_stacks['" + stack.getName() + "']";
         if (observations.containsKey(stack.getName()) || lastObservations.containsKey(stack.getName())) {

@@ -1,9 +1,8 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.ObtainSamplesResponse;
 import java.util.Arrays;
 import java.util.List;
-import rollserve.v1.EpisodeBatchOuterClass;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
 
 /**
  * What a stream does with its batches, which are of an environment with one agent or with many.
@@ -37,7 +36,7 @@ interface BatchKind<B> {
 
         @Override
         public EpisodeBatch join(
-            List<EpisodeBatch> batches, EpisodeBatchOuterClass.Account account, int numResumptions) {
+            List<EpisodeBatch> batches, io.github.rollserve.v1.Account account, int numResumptions) {
             return Joining.joinedWithAccount(batches, account, numResumptions);
         }
     };
@@ -65,7 +64,7 @@ interface BatchKind<B> {
 
         @Override
         public MultiAgentBatch join(
-            List<MultiAgentBatch> batches, EpisodeBatchOuterClass.Account account, int numResumptions) {
+            List<MultiAgentBatch> batches, io.github.rollserve.v1.Account account, int numResumptions) {
             return Joining.joinedManyWithAccount(batches, account, numResumptions);
         }
     };
@@ -80,5 +79,5 @@ interface BatchKind<B> {
     B withoutFirstSteps(B batch, int numSteps, long numAgentSteps);
 
     /** Returns the batches of a whole stream as one, with the account. */
-    B join(List<B> batches, EpisodeBatchOuterClass.Account account, int numResumptions);
+    B join(List<B> batches, io.github.rollserve.v1.Account account, int numResumptions);
 }

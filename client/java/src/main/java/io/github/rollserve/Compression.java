@@ -1,6 +1,5 @@
 package io.github.rollserve;
 
-import rollserve.v1.TensorOuterClass;
 
 /** A lossless codec that columns of batches may come in. Each needs a library, which is optional otherwise. */
 public enum Compression {
@@ -17,8 +16,8 @@ public enum Compression {
         this.artifact = artifact;
     }
 
-    TensorOuterClass.Compression toWire() {
-        return TensorOuterClass.Compression.forNumber(ordinal() + 1);
+    io.github.rollserve.v1.Compression toWire() {
+        return io.github.rollserve.v1.Compression.forNumber(ordinal() + 1);
     }
 
     /** Throws unless the library is there. */

@@ -2,7 +2,6 @@ package io.github.rollserve;
 
 import java.util.Locale;
 import java.util.Optional;
-import rollserve.v1.TensorOuterClass;
 
 /** The type of the elements of a tensor. The number of a constant on the wire is its position, from 1. */
 public enum DataType {
@@ -57,8 +56,8 @@ public enum DataType {
         return kind == Kind.FLOATING;
     }
 
-    TensorOuterClass.DataType toWire() {
-        return TensorOuterClass.DataType.forNumber(ordinal() + 1);
+    io.github.rollserve.v1.DataType toWire() {
+        return io.github.rollserve.v1.DataType.forNumber(ordinal() + 1);
     }
 
     static Optional<DataType> fromWire(int number) {

@@ -6,7 +6,6 @@ import com.google.protobuf.ByteString;
 import java.nio.ByteBuffer;
 import net.jpountz.lz4.LZ4Exception;
 import net.jpountz.lz4.LZ4Factory;
-import rollserve.v1.TensorOuterClass;
 
 /** The decompression of columns. */
 final class Decompression {
@@ -19,10 +18,10 @@ final class Decompression {
     private Decompression() {}
 
     /** Decompresses a column. Nothing is allocated if the data cannot stand for as many bytes. */
-    static ByteBuffer decompress(String field, TensorOuterClass.Tensor message, int numBytes) {
+    static ByteBuffer decompress(String field, io.github.rollserve.v1.Tensor message, int numBytes) {
         ByteString data = message.getData();
-        boolean isLz4 = message.getCompression() == TensorOuterClass.Compression.COMPRESSION_LZ4;
-        if (!isLz4 && message.getCompression() != TensorOuterClass.Compression.COMPRESSION_ZSTD) {
+        boolean isLz4 = message.getCompression() == io.github.rollserve.v1.Compression.COMPRESSION_LZ4;
+        if (!isLz4 && message.getCompression() != io.github.rollserve.v1.Compression.COMPRESSION_ZSTD) {
             throw Errors.malformed(field + ".compression", "a member of Compression", message.getCompressionValue());
         }
         int maxRatio = isLz4 ? MAX_LZ4_RATIO : MAX_ZSTD_RATIO;

@@ -1,15 +1,17 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.Environment;
+import io.github.rollserve.v1.EnvironmentChange;
+import io.github.rollserve.v1.EnvironmentUpdate;
 import java.util.List;
 import java.util.Optional;
-import rollserve.v1.EnvironmentOuterClass;
 
 /** Environments as the wire has them. */
 final class EnvMessages {
     private EnvMessages() {}
 
-    static EnvironmentOuterClass.EnvironmentUpdate of(EnvUpdate update) {
-        EnvironmentOuterClass.EnvironmentUpdate.Builder message = EnvironmentOuterClass.EnvironmentUpdate.newBuilder();
+    static EnvironmentUpdate of(EnvUpdate update) {
+        EnvironmentUpdate.Builder message = EnvironmentUpdate.newBuilder();
         if (update instanceof EnvSpec spec) {
             message.setEnvironment(of(spec));
         } else if (update instanceof EnvChange change) {
@@ -17,14 +19,14 @@ final class EnvMessages {
         } else {
             for (Optional<EnvUpdate> row : ((RowEnvUpdates) update).updates()) {
                 message.getPerRowBuilder().addUpdates(
-                    row.map(EnvMessages::of).orElse(EnvironmentOuterClass.EnvironmentUpdate.getDefaultInstance()));
+                    row.map(EnvMessages::of).orElse(EnvironmentUpdate.getDefaultInstance()));
             }
         }
         return message.build();
     }
 
-    static EnvironmentOuterClass.Environment of(EnvSpec spec) {
-        EnvironmentOuterClass.Environment.Builder message = EnvironmentOuterClass.Environment.newBuilder()
+    static Environment of(EnvSpec spec) {
+        Environment.Builder message = Environment.newBuilder()
             .setId(spec.id())
             .setKwargsJson(Json.object("kwargs", spec.kwargs()))
             .setResetOptionsJson(Json.object("resetOptions", spec.resetOptions()))
@@ -45,22 +47,22 @@ final class EnvMessages {
         return message.build();
     }
 
-    private static EnvironmentOuterClass.EnvironmentChange of(EnvChange change) {
-        EnvironmentOuterClass.EnvironmentChange.Builder message = EnvironmentOuterClass.EnvironmentChange.newBuilder()
+    private static EnvironmentChange of(EnvChange change) {
+        EnvironmentChange.Builder message = EnvironmentChange.newBuilder()
             .setKwargsJson(Json.object("kwargs", change.kwargs()));
         change.task().ifPresent(task -> message.setTask(of(task)));
         change.resetOptions().ifPresent(options -> message.setResetOptionsJson(Json.object("resetOptions", options)));
         return message.build();
     }
 
-    private static EnvironmentOuterClass.Task of(Task task) {
-        return EnvironmentOuterClass.Task.newBuilder()
+    private static io.github.rollserve.v1.Task of(Task task) {
+        return io.github.rollserve.v1.Task.newBuilder()
             .setMethod(task.method())
             .setArgumentJson(Json.value("task.argument", task.argument()))
             .build();
     }
 
-    static EnvSpec from(EnvironmentOuterClass.Environment message) {
+    static EnvSpec from(Environment message) {
         List<Wrapper> wrappers = message.getWrappersList().stream()
             .map(wrapper -> new Wrapper(wrapper.getName(), Json.read("wrappers.kwargs_json", wrapper.getKwargsJson())))
             .toList();
@@ -84,7 +86,7 @@ final class EnvMessages {
     }
 
     /** Says whether an update keeps or changes any of the present environments. */
-    static boolean keepsAny(EnvironmentOuterClass.EnvironmentUpdate update) {
+    static boolean keepsAny(EnvironmentUpdate update) {
         return update.hasPerRow()
             ? update.getPerRow().getUpdatesList().stream().anyMatch(row -> !row.hasEnvironment())
             : !update.hasEnvironment();

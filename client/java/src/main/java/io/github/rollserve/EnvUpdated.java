@@ -1,7 +1,7 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.UpdateEnvResponse;
 import java.util.List;
-import rollserve.v1.SamplerServiceOuterClass;
 
 /**
  * The result of an update of the environments.
@@ -24,7 +24,7 @@ public record EnvUpdated(
     int numEpisodesPerRow,
     List<String> agents) {
 
-    static EnvUpdated from(SamplerServiceOuterClass.UpdateEnvResponse message) {
+    static EnvUpdated from(UpdateEnvResponse message) {
         return new EnvUpdated(
             message.getEnvironmentVersion(),
             Spaces.from("observation_space", message.getObservationSpace()),

@@ -4,7 +4,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalDouble;
-import rollserve.v1.EvaluationOuterClass;
 
 /**
  * The result of an evaluation of N episodes, in the order of their indices.
@@ -70,7 +69,7 @@ public record Evaluation(
     }
 
     static Evaluation from(
-        EvaluationOuterClass.Evaluation message, Optional<EpisodeBatch> episodes,
+        io.github.rollserve.v1.Evaluation message, Optional<EpisodeBatch> episodes,
         Optional<MultiAgentBatch> multiAgentEpisodes) {
         return new Evaluation(
             doubles(message.getReturnsList()),
@@ -94,7 +93,7 @@ public record Evaluation(
         return values.stream().mapToDouble(Double::doubleValue).toArray();
     }
 
-    private static Summary summary(EvaluationOuterClass.Summary message) {
+    private static Summary summary(io.github.rollserve.v1.Summary message) {
         return new Summary(
             message.getMean(),
             optional(message.hasStandardDeviation(), message.getStandardDeviation()),

@@ -1,5 +1,7 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.Beginning;
+import io.github.rollserve.v1.Progress;
 import io.grpc.CallOptions;
 import io.grpc.Deadline;
 import io.grpc.StatusRuntimeException;
@@ -8,8 +10,6 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 import java.util.function.Function;
-import rollserve.v1.EpisodeBatchOuterClass;
-import rollserve.v1.SamplerServiceOuterClass;
 
 /**
  * A call that evaluates. If the connection or the server is lost, the call is repeated: nothing of an interrupted
@@ -19,11 +19,11 @@ import rollserve.v1.SamplerServiceOuterClass;
  */
 final class EvaluationCall<R> {
     private final Connection connection;
-    private final SamplerServiceOuterClass.EvaluationOptions.Builder options;
+    private final io.github.rollserve.v1.EvaluationOptions.Builder options;
     private final Duration timeout;
     private final CallOptions callOptions;
-    private final Function<R, EpisodeBatchOuterClass.Beginning> beginningOf;
-    private final Function<R, EpisodeBatchOuterClass.Progress> progressOf;
+    private final Function<R, Beginning> beginningOf;
+    private final Function<R, Progress> progressOf;
     private boolean hasBegun;
     private boolean canRepeat;
 
@@ -38,9 +38,9 @@ final class EvaluationCall<R> {
      * @param progressOf returns the progress that a response has; null for none
      */
     EvaluationCall(
-        Connection connection, SamplerServiceOuterClass.EvaluationOptions.Builder options, Duration timeout,
-        Deadline deadline, Function<R, EpisodeBatchOuterClass.Beginning> beginningOf,
-        Function<R, EpisodeBatchOuterClass.Progress> progressOf) {
+        Connection connection, io.github.rollserve.v1.EvaluationOptions.Builder options, Duration timeout,
+        Deadline deadline, Function<R, Beginning> beginningOf,
+        Function<R, Progress> progressOf) {
         this.connection = connection;
         this.options = options;
         this.timeout = timeout;
@@ -84,11 +84,11 @@ final class EvaluationCall<R> {
         throws InterruptedException, TimeoutException {
         for (R response = attempt.next(timeout); response != null; response = attempt.next(timeout)) {
             connection.contact().record();
-            EpisodeBatchOuterClass.Beginning beginning = beginningOf.apply(response);
+            Beginning beginning = beginningOf.apply(response);
             if (beginning != null) {
                 repeatFrom(beginning);
             }
-            EpisodeBatchOuterClass.Progress progress = progressOf.apply(response);
+            Progress progress = progressOf.apply(response);
             if (progress != null) {
                 interruptions.waitFor(progress.getWaitingFor());
                 if (!progress.getWarning().isEmpty()) {
@@ -99,7 +99,7 @@ final class EvaluationCall<R> {
         }
     }
 
-    private void repeatFrom(EpisodeBatchOuterClass.Beginning beginning) {
+    private void repeatFrom(Beginning beginning) {
         hasBegun = true;
         canRepeat = Reproducibility.from(beginning.getReproducibilityValue()).isRepeatable();
         options.clearExpectedPolicyVersion() // checked when the call began, as the next one

@@ -1,18 +1,18 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.EpisodeDelivery;
+import io.github.rollserve.v1.EvaluateRequest;
 import io.grpc.Deadline;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
-import rollserve.v1.EvaluationOuterClass;
-import rollserve.v1.SamplerServiceOuterClass;
 
 /** Options of calls that evaluate. Each method returns options with one more set; what is not set has its default. */
 @CheckReturnValue
 public final class EvaluationOptions {
-    private final SamplerServiceOuterClass.EvaluationOptions wire;
+    private final io.github.rollserve.v1.EvaluationOptions wire;
     private final Duration timeout; // null where it is not set, as the next one
     private final Duration deadline;
     private final boolean returnEpisodes;
@@ -20,11 +20,11 @@ public final class EvaluationOptions {
 
     /** Creates options that all have their defaults. */
     public EvaluationOptions() {
-        this(SamplerServiceOuterClass.EvaluationOptions.getDefaultInstance(), null, null, false, false);
+        this(io.github.rollserve.v1.EvaluationOptions.getDefaultInstance(), null, null, false, false);
     }
 
     private EvaluationOptions(
-        SamplerServiceOuterClass.EvaluationOptions wire, Duration timeout, Duration deadline, boolean returnEpisodes,
+        io.github.rollserve.v1.EvaluationOptions wire, Duration timeout, Duration deadline, boolean returnEpisodes,
         boolean differentEpisodes) {
         this.wire = wire;
         this.timeout = timeout;
@@ -33,7 +33,7 @@ public final class EvaluationOptions {
         this.differentEpisodes = differentEpisodes;
     }
 
-    private EvaluationOptions with(UnaryOperator<SamplerServiceOuterClass.EvaluationOptions.Builder> change) {
+    private EvaluationOptions with(UnaryOperator<io.github.rollserve.v1.EvaluationOptions.Builder> change) {
         return new EvaluationOptions(
             change.apply(wire.toBuilder()).build(), timeout, deadline, returnEpisodes, differentEpisodes);
     }
@@ -198,18 +198,18 @@ public final class EvaluationOptions {
      * @return the options
      */
     public EvaluationOptions withPolicyMaps(PolicyMap... maps) {
-        List<rollserve.v1.Policies.PolicyMap> messages = Arrays.stream(maps).map(PolicyMap::toWire).toList();
+        List<io.github.rollserve.v1.PolicyMap> messages = Arrays.stream(maps).map(PolicyMap::toWire).toList();
         return with(builder -> builder.clearPolicyMaps().addAllPolicyMaps(messages));
     }
 
-    SamplerServiceOuterClass.EvaluationOptions.Builder toWire() {
+    io.github.rollserve.v1.EvaluationOptions.Builder toWire() {
         return wire.toBuilder();
     }
 
     /** Adds to a request how episodes are delivered, if they are asked for. */
-    void setDelivery(SamplerServiceOuterClass.EvaluateRequest.Builder request, ConnectionOptions connection) {
+    void setDelivery(EvaluateRequest.Builder request, ConnectionOptions connection) {
         if (returnEpisodes) {
-            request.setEpisodes(EvaluationOuterClass.EpisodeDelivery.newBuilder()
+            request.setEpisodes(EpisodeDelivery.newBuilder()
                 .setMaxMessageBytes(connection.maxMessageBytes())
                 .addAllAcceptCompression(SamplingOptions.toWire(connection.compression()))
                 .setAcceptFrameStacks(true));

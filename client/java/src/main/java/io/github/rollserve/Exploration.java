@@ -1,22 +1,21 @@
 package io.github.rollserve;
 
 import java.util.stream.DoubleStream;
-import rollserve.v1.SamplerServiceOuterClass;
 
 /**
  * How freely an agent acts in a call, instead of its own exploration. The methods that take numbers take one for all
  * episodes, or up to 1024: the episode of index i has number i modulo their count.
  */
 public final class Exploration {
-    private final SamplerServiceOuterClass.Exploration message;
+    private final io.github.rollserve.v1.Exploration message;
 
-    private Exploration(SamplerServiceOuterClass.Exploration.Builder message) {
+    private Exploration(io.github.rollserve.v1.Exploration.Builder message) {
         this.message = message.build();
     }
 
     /** {@return the exploration of an agent that acts without randomness: the most likely action, or the mean} */
     public static Exploration deterministic() {
-        return new Exploration(SamplerServiceOuterClass.Exploration.newBuilder().setDeterministic(true));
+        return new Exploration(io.github.rollserve.v1.Exploration.newBuilder().setDeterministic(true));
     }
 
     /**
@@ -26,7 +25,7 @@ public final class Exploration {
      * @return the exploration
      */
     public static Exploration temperatures(double... divisors) {
-        return new Exploration(SamplerServiceOuterClass.Exploration.newBuilder()
+        return new Exploration(io.github.rollserve.v1.Exploration.newBuilder()
             .addAllTemperatures(DoubleStream.of(divisors).boxed().toList()));
     }
 
@@ -37,7 +36,7 @@ public final class Exploration {
      * @return the exploration
      */
     public static Exploration noiseScales(double... factors) {
-        return new Exploration(SamplerServiceOuterClass.Exploration.newBuilder()
+        return new Exploration(io.github.rollserve.v1.Exploration.newBuilder()
             .addAllNoiseScales(DoubleStream.of(factors).boxed().toList()));
     }
 
@@ -48,11 +47,11 @@ public final class Exploration {
      * @return the exploration
      */
     public static Exploration epsilons(double... probabilities) {
-        return new Exploration(SamplerServiceOuterClass.Exploration.newBuilder()
+        return new Exploration(io.github.rollserve.v1.Exploration.newBuilder()
             .addAllEpsilons(DoubleStream.of(probabilities).boxed().toList()));
     }
 
-    SamplerServiceOuterClass.Exploration toWire() {
+    io.github.rollserve.v1.Exploration toWire() {
         return message;
     }
 }

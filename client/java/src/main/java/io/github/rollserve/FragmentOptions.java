@@ -1,13 +1,13 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.Fragments;
 import java.util.function.UnaryOperator;
-import rollserve.v1.SamplerServiceOuterClass;
 
 /** Options of calls that sample fragments. Each method returns options with one more set. */
 @CheckReturnValue
 public final class FragmentOptions {
     private final SamplingOptions sampling;
-    private final SamplerServiceOuterClass.Fragments wire;
+    private final Fragments wire;
 
     /** Creates options that all have their defaults. */
     public FragmentOptions() {
@@ -20,15 +20,15 @@ public final class FragmentOptions {
      * @param sampling the options of all sampling calls
      */
     public FragmentOptions(SamplingOptions sampling) {
-        this(sampling, SamplerServiceOuterClass.Fragments.getDefaultInstance());
+        this(sampling, Fragments.getDefaultInstance());
     }
 
-    private FragmentOptions(SamplingOptions sampling, SamplerServiceOuterClass.Fragments wire) {
+    private FragmentOptions(SamplingOptions sampling, Fragments wire) {
         this.sampling = sampling;
         this.wire = wire;
     }
 
-    private FragmentOptions with(UnaryOperator<SamplerServiceOuterClass.Fragments.Builder> change) {
+    private FragmentOptions with(UnaryOperator<Fragments.Builder> change) {
         return new FragmentOptions(sampling, change.apply(wire.toBuilder()).build());
     }
 
@@ -68,7 +68,7 @@ public final class FragmentOptions {
         return sampling;
     }
 
-    SamplerServiceOuterClass.Fragments toWire() {
+    Fragments toWire() {
         return wire;
     }
 }

@@ -12,7 +12,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.ToIntFunction;
-import rollserve.v1.EpisodeBatchOuterClass;
 
 /** Makes one batch of several: each value is copied once. */
 final class Joining {
@@ -186,20 +185,20 @@ final class Joining {
      * the same episodes and steps.
      */
     static EpisodeBatch joinedWithAccount(
-        List<EpisodeBatch> batches, EpisodeBatchOuterClass.Account message, int numResumptions) {
+        List<EpisodeBatch> batches, io.github.rollserve.v1.Account message, int numResumptions) {
         if (batches.isEmpty()) {
             throw Errors.malformed("the stream had no batch", null);
         }
         Map<String, Long> dropped = new HashMap<>(message.getDroppedInfosMap());
         EpisodeBatch batch = concatenate(withOneShape(batches, dropped)).joined();
         checkAccount(message, batch.headers().numEnded(), batch.numSteps());
-        EpisodeBatchOuterClass.Account.Builder account = message.toBuilder().putAllDroppedInfos(dropped);
+        io.github.rollserve.v1.Account.Builder account = message.toBuilder().putAllDroppedInfos(dropped);
         return batch.withAccount(Account.from(account.build(), numResumptions));
     }
 
     /** Returns the batches of a stream of many agents as one batch, with the account, which is checked alike. */
     static MultiAgentBatch joinedManyWithAccount(
-        List<MultiAgentBatch> batches, EpisodeBatchOuterClass.Account message, int numResumptions) {
+        List<MultiAgentBatch> batches, io.github.rollserve.v1.Account message, int numResumptions) {
         if (batches.isEmpty()) {
             throw Errors.malformed("the stream had no batch", null);
         }
@@ -208,7 +207,7 @@ final class Joining {
         return batch.withAccount(Account.from(message, numResumptions));
     }
 
-    private static void checkAccount(EpisodeBatchOuterClass.Account message, int numEnded, int numSteps) {
+    private static void checkAccount(io.github.rollserve.v1.Account message, int numEnded, int numSteps) {
         String got = numEnded + " in " + numSteps;
         String expected = message.getEpisodeCount() + " in " + message.getStepCount();
         if (!got.equals(expected)) {

@@ -3,7 +3,6 @@ package io.github.rollserve;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
-import rollserve.v1.MultiAgentBatchOuterClass;
 
 /** Reads the batches of environments with many agents, as {@link BatchDecoder} reads the others. */
 final class MultiAgentDecoder {
@@ -16,7 +15,7 @@ final class MultiAgentDecoder {
      * @return the batch
      * @throws ServerException if the message violates the wire contract
      */
-    static MultiAgentBatch decode(MultiAgentBatchOuterClass.MultiAgentBatch message) {
+    static MultiAgentBatch decode(io.github.rollserve.v1.MultiAgentBatch message) {
         List<String> agents = List.copyOf(message.getAgentsList());
         if (new HashSet<>(agents).size() != agents.size()) {
             throw Errors.malformed("agents", "unique names", Columns.quoted(agents));
@@ -37,7 +36,7 @@ final class MultiAgentDecoder {
             null);
     }
 
-    private static EpisodeParts parts(MultiAgentBatchOuterClass.MultiAgentBatch message) {
+    private static EpisodeParts parts(io.github.rollserve.v1.MultiAgentBatch message) {
         int size = message.getLengthsCount();
         if (size == 0) {
             throw Errors.malformed("lengths", "at least one episode", "none");
@@ -61,7 +60,7 @@ final class MultiAgentDecoder {
             unsigned(message.getAgentStepCountsList()));
     }
 
-    private static PolicyBatch policy(MultiAgentBatchOuterClass.PolicyBatch message, int numAgents) {
+    private static PolicyBatch policy(io.github.rollserve.v1.PolicyBatch message, int numAgents) {
         EpisodeBatch batch = BatchDecoder.decode(message.getBatch(), 0);
         String field = "policies['" + message.getPolicy() + "']";
         BatchDecoder.check(field + ".agent_positions", message.getAgentPositionsList(), batch.numSegments());
@@ -92,7 +91,7 @@ final class MultiAgentDecoder {
         return values.stream().mapToLong(Integer::toUnsignedLong).toArray();
     }
 
-    private static Tensor states(String field, rollserve.v1.TensorOuterClass.Tensor message, int numRows) {
+    private static Tensor states(String field, io.github.rollserve.v1.Tensor message, int numRows) {
         Tensor states = Tensors.column(field, message);
         if (states.numAxes() == 0 || states.numRows() != numRows) {
             throw Errors.malformed(field, numRows + " states", states);

@@ -1,7 +1,9 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.CallEnvironmentsRequest;
+import io.github.rollserve.v1.UpdateAgentRequest;
+import io.github.rollserve.v1.UpdateEnvRequest;
 import java.util.UUID;
-import rollserve.v1.SamplerServiceOuterClass;
 
 /**
  * The versions of the agent and the environment that a client has set itself, and expects in its calls.
@@ -34,7 +36,7 @@ final class OwnVersions {
      * Makes a call fail if other clients have set what it would sample with. Versions that the options name, or expect
      * themselves, stay as they are.
      */
-    synchronized void expectIn(SamplerServiceOuterClass.SamplingOptions.Builder options) {
+    synchronized void expectIn(io.github.rollserve.v1.SamplingOptions.Builder options) {
         boolean expectsPolicy = options.hasExpectedPolicyVersion();
         boolean expectsEnv = options.hasExpectedEnvironmentVersion();
         if (clientId.isEmpty()) {
@@ -55,7 +57,7 @@ final class OwnVersions {
     }
 
     /** Does the same for an evaluation. */
-    synchronized void expectIn(SamplerServiceOuterClass.EvaluationOptions.Builder options) {
+    synchronized void expectIn(io.github.rollserve.v1.EvaluationOptions.Builder options) {
         boolean expectsPolicy = options.hasExpectedPolicyVersion();
         boolean expectsEnv = options.hasExpectedEnvironmentVersion();
         if (clientId.isEmpty()) {
@@ -75,7 +77,7 @@ final class OwnVersions {
     }
 
     /** Makes an update fail if its agent has to fit other clients' environments, or keeps or changes their agents. */
-    synchronized void expectIn(SamplerServiceOuterClass.UpdateAgentRequest.Builder request) {
+    synchronized void expectIn(UpdateAgentRequest.Builder request) {
         request.setClientId(clientId);
         if (!clientId.isEmpty() && env != null) {
             request.setExpectedEnvironmentVersion(env);
@@ -89,7 +91,7 @@ final class OwnVersions {
     }
 
     /** Makes an update fail if it would change other clients' environments. */
-    synchronized void expectIn(SamplerServiceOuterClass.UpdateEnvRequest.Builder request) {
+    synchronized void expectIn(UpdateEnvRequest.Builder request) {
         request.setClientId(clientId);
         boolean keepsAny = request.hasAllWorkers()
             ? EnvMessages.keepsAny(request.getAllWorkers())
@@ -100,7 +102,7 @@ final class OwnVersions {
     }
 
     /** Makes a call of environments fail if other clients have set them, unless it names their version. */
-    synchronized void expectIn(SamplerServiceOuterClass.CallEnvironmentsRequest.Builder request) {
+    synchronized void expectIn(CallEnvironmentsRequest.Builder request) {
         request.setClientId(clientId);
         if (!clientId.isEmpty() && env != null && !request.hasEnvironmentVersion()) {
             request.setExpectedEnvironmentVersion(env);

@@ -1,8 +1,8 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.PolicyRule;
 import java.util.Arrays;
 import java.util.function.Consumer;
-import rollserve.v1.Policies.PolicyRule;
 
 /**
  * A map from the agents of an environment to policies: rules, each for an agent's name, its position, or a prefix of
@@ -20,14 +20,14 @@ import rollserve.v1.Policies.PolicyRule;
  */
 @CheckReturnValue
 public final class PolicyMap {
-    private final rollserve.v1.Policies.PolicyMap wire;
+    private final io.github.rollserve.v1.PolicyMap wire;
 
     /** Creates a map without rules. */
     public PolicyMap() {
-        this(rollserve.v1.Policies.PolicyMap.getDefaultInstance());
+        this(io.github.rollserve.v1.PolicyMap.getDefaultInstance());
     }
 
-    private PolicyMap(rollserve.v1.Policies.PolicyMap wire) {
+    private PolicyMap(io.github.rollserve.v1.PolicyMap wire) {
         this.wire = wire;
     }
 
@@ -117,7 +117,7 @@ public final class PolicyMap {
         return withPosition(position, current(policy));
     }
 
-    rollserve.v1.Policies.PolicyMap toWire() {
+    io.github.rollserve.v1.PolicyMap toWire() {
         return wire;
     }
 }

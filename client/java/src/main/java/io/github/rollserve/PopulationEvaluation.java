@@ -1,7 +1,6 @@
 package io.github.rollserve;
 
 import java.util.Arrays;
-import rollserve.v1.EvaluationOuterClass;
 
 /**
  * The result of an evaluation of K members of a population on M episodes each.
@@ -32,7 +31,7 @@ public record PopulationEvaluation(
         return Arrays.stream(returns).mapToDouble(member -> Arrays.stream(member).average().orElse(0)).toArray();
     }
 
-    static PopulationEvaluation from(EvaluationOuterClass.PopulationEvaluation message) {
+    static PopulationEvaluation from(io.github.rollserve.v1.PopulationEvaluation message) {
         int numMembers = message.getMemberCount();
         int numEpisodes = message.getEpisodeCount();
         long expected = (long) numMembers * numEpisodes;

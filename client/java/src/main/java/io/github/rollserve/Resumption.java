@@ -1,10 +1,10 @@
 package io.github.rollserve;
 
-import rollserve.v1.EpisodeBatchOuterClass.Account;
-import rollserve.v1.EpisodeBatchOuterClass.Beginning;
-import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
-import rollserve.v1.SamplerServiceOuterClass.SamplingOptions;
+import io.github.rollserve.v1.Account;
+import io.github.rollserve.v1.Beginning;
+import io.github.rollserve.v1.ObtainExactEpisodesRequest;
+import io.github.rollserve.v1.ObtainSamplesRequest;
+import io.github.rollserve.v1.SamplingOptions;
 
 /**
  * The position of a stream, over all calls that deliver it, so that no step is delivered twice or left out. The comment

@@ -2,6 +2,8 @@ package io.github.rollserve;
 
 import com.google.protobuf.ByteString;
 import com.google.protobuf.InvalidProtocolBufferException;
+import io.github.rollserve.v1.Beginning;
+import io.github.rollserve.v1.ObtainSamplesResponse;
 import io.grpc.CallOptions;
 import io.grpc.Deadline;
 import io.grpc.Status;
@@ -19,8 +21,6 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeoutException;
 import java.util.stream.Stream;
 import java.util.stream.StreamSupport;
-import rollserve.v1.EpisodeBatchOuterClass;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
 
 /**
  * The batches of a sampling call, as they arrive.
@@ -57,7 +57,7 @@ public final class SampleStream<B> implements Iterable<B>, AutoCloseable {
     private volatile Attempt<ObtainSamplesResponse> attempt; // null between two attempts
     private volatile long numSimulatedSteps;
     private volatile long numEndedEpisodes;
-    private volatile EpisodeBatchOuterClass.Account account; // of the last call of the stream
+    private volatile io.github.rollserve.v1.Account account; // of the last call of the stream
     private long numRows;
     private B next; // read ahead by hasNext
     private boolean isOver;
@@ -264,7 +264,7 @@ public final class SampleStream<B> implements Iterable<B>, AutoCloseable {
         return null;
     }
 
-    private void begin(EpisodeBatchOuterClass.Beginning beginning) {
+    private void begin(Beginning beginning) {
         if (!resumption.hasBegun() && resumption.call().options().hasAgentUpdate()) {
             if (!beginning.getAgentUpdated()) {
                 String expected = "a server that knows agents of calls (use updateAgent with this one)";

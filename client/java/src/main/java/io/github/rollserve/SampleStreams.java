@@ -1,9 +1,8 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.ObtainExactEpisodesRequest;
+import io.github.rollserve.v1.ObtainSamplesRequest;
 import java.time.Duration;
-import rollserve.v1.SamplerServiceOuterClass;
-import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
 
 /**
  * The calls that sample, for one kind of batches.
@@ -47,8 +46,8 @@ record SampleStreams<B>(Connection connection, Duration timeout, BatchKind<B> ki
             .setOptions(sampling(options));
     }
 
-    private SamplerServiceOuterClass.SamplingOptions.Builder sampling(SamplingOptions options) {
-        SamplerServiceOuterClass.SamplingOptions.Builder message = options.toWire(connection.options());
+    private io.github.rollserve.v1.SamplingOptions.Builder sampling(SamplingOptions options) {
+        io.github.rollserve.v1.SamplingOptions.Builder message = options.toWire(connection.options());
         connection.own().expectIn(message);
         return message;
     }

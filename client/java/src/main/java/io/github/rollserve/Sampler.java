@@ -1,5 +1,17 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.CallEnvironmentsRequest;
+import io.github.rollserve.v1.CallEnvironmentsResponse;
+import io.github.rollserve.v1.EnvironmentUpdate;
+import io.github.rollserve.v1.EvaluatePopulationRequest;
+import io.github.rollserve.v1.EvaluatePopulationResponse;
+import io.github.rollserve.v1.EvaluateRequest;
+import io.github.rollserve.v1.EvaluateResponse;
+import io.github.rollserve.v1.GetSamplerRequest;
+import io.github.rollserve.v1.SamplerServiceGrpc;
+import io.github.rollserve.v1.UpdateAgentRequest;
+import io.github.rollserve.v1.UpdateAgentResponse;
+import io.github.rollserve.v1.UpdateEnvRequest;
 import io.grpc.Channel;
 import io.grpc.MethodDescriptor;
 import java.time.Duration;
@@ -8,20 +20,6 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicReference;
-import rollserve.v1.EnvironmentOuterClass;
-import rollserve.v1.EvaluationOuterClass;
-import rollserve.v1.SamplerServiceGrpc;
-import rollserve.v1.SamplerServiceOuterClass;
-import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsRequest;
-import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsResponse;
-import rollserve.v1.SamplerServiceOuterClass.EvaluatePopulationRequest;
-import rollserve.v1.SamplerServiceOuterClass.EvaluatePopulationResponse;
-import rollserve.v1.SamplerServiceOuterClass.EvaluateRequest;
-import rollserve.v1.SamplerServiceOuterClass.EvaluateResponse;
-import rollserve.v1.SamplerServiceOuterClass.GetSamplerRequest;
-import rollserve.v1.SamplerServiceOuterClass.UpdateAgentRequest;
-import rollserve.v1.SamplerServiceOuterClass.UpdateAgentResponse;
-import rollserve.v1.SamplerServiceOuterClass.UpdateEnvRequest;
 
 /**
  * A client of a sampler on a server: it sends agents and environments, and receives episodes. Threads can share it.
@@ -149,7 +147,7 @@ public final class Sampler implements AutoCloseable {
         for (Optional<? extends AgentUpdate> agent : agents) {
             request.getPerWorkerBuilder().addUpdates(agent.isPresent()
                 ? AgentMessages.of(agent.get())
-                : SamplerServiceOuterClass.AgentUpdate.getDefaultInstance());
+                : io.github.rollserve.v1.AgentUpdate.getDefaultInstance());
         }
         return update(request);
     }
@@ -194,7 +192,7 @@ public final class Sampler implements AutoCloseable {
         for (Optional<? extends EnvUpdate> env : envs) {
             request.getPerWorkerBuilder().addUpdates(env.isPresent()
                 ? EnvMessages.of(env.get())
-                : EnvironmentOuterClass.EnvironmentUpdate.getDefaultInstance());
+                : EnvironmentUpdate.getDefaultInstance());
         }
         return update(request);
     }
@@ -385,7 +383,7 @@ public final class Sampler implements AutoCloseable {
         connection.own().expectIn(request.getOptionsBuilder());
         List<EpisodeBatch> batches = new ArrayList<>();
         List<MultiAgentBatch> multiAgentBatches = new ArrayList<>();
-        AtomicReference<EvaluationOuterClass.Evaluation> result = new AtomicReference<>();
+        AtomicReference<io.github.rollserve.v1.Evaluation> result = new AtomicReference<>();
         new EvaluationCall<EvaluateResponse>(
             connection, request.getOptionsBuilder(), options.timeoutOr(timeout), options.startDeadline(),
             response -> response.hasBeginning() ? response.getBeginning() : null,
@@ -405,7 +403,7 @@ public final class Sampler implements AutoCloseable {
                         result.set(response.getEvaluation());
                     }
                 });
-        EvaluationOuterClass.Evaluation evaluation = checkEnd(result.get());
+        io.github.rollserve.v1.Evaluation evaluation = checkEnd(result.get());
         boolean hasMany = evaluation.hasAgentReturns();
         return Evaluation.from(
             evaluation,
@@ -434,7 +432,7 @@ public final class Sampler implements AutoCloseable {
             .setOptions(options.toWire())
             .setDifferentEpisodes(options.hasDifferentEpisodes());
         connection.own().expectIn(request.getOptionsBuilder());
-        AtomicReference<EvaluationOuterClass.PopulationEvaluation> result = new AtomicReference<>();
+        AtomicReference<io.github.rollserve.v1.PopulationEvaluation> result = new AtomicReference<>();
         new EvaluationCall<EvaluatePopulationResponse>(
             connection, request.getOptionsBuilder(), options.timeoutOr(timeout), options.startDeadline(),
             response -> response.hasBeginning() ? response.getBeginning() : null,

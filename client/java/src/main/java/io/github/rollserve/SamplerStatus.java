@@ -1,11 +1,13 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.EnvironmentProfile;
+import io.github.rollserve.v1.GetSamplerResponse;
+import io.github.rollserve.v1.SamplerQuota;
+import io.github.rollserve.v1.Worker;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import rollserve.v1.SamplerServiceOuterClass;
-import rollserve.v1.Samplers;
 
 /**
  * The state of a sampler and of its workers.
@@ -163,7 +165,7 @@ public record SamplerStatus(
         return (int) workers.stream().filter(worker -> worker.health() != Health.LEAVING).count();
     }
 
-    static SamplerStatus from(SamplerServiceOuterClass.GetSamplerResponse message) {
+    static SamplerStatus from(GetSamplerResponse message) {
         return new SamplerStatus(
             message.getSampler(),
             message.getServerVersion(),
@@ -192,7 +194,7 @@ public record SamplerStatus(
             Map.copyOf(message.getPoliciesMap()));
     }
 
-    private static WorkerStatus worker(SamplerServiceOuterClass.Worker message) {
+    private static WorkerStatus worker(Worker message) {
         return new WorkerStatus(
             message.getWorkerIndex(),
             Health.from(message.getHealthValue()),
@@ -204,7 +206,7 @@ public record SamplerStatus(
             message.getLastFailure());
     }
 
-    private static Counters counters(SamplerServiceOuterClass.Counters message) {
+    private static Counters counters(io.github.rollserve.v1.Counters message) {
         return new Counters(
             message.getCompletedCallCount(),
             message.getFailedCallCount(),
@@ -222,12 +224,12 @@ public record SamplerStatus(
             message.getNonFiniteStepCount());
     }
 
-    private static EnvProfile profile(SamplerServiceOuterClass.EnvironmentProfile message) {
+    private static EnvProfile profile(EnvironmentProfile message) {
         Map<String, ?> schema = Json.read("arguments_schema_json", message.getArgumentsSchemaJson());
         return new EnvProfile(message.getName(), message.getDescription(), schema);
     }
 
-    private static Quota quota(Samplers.SamplerQuota message) {
+    private static Quota quota(SamplerQuota message) {
         return new Quota(
             message.getWorkerCount(),
             message.getRowCount(),

@@ -1,13 +1,13 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.ObtainExactEpisodesRequest;
+import io.github.rollserve.v1.ObtainSamplesRequest;
+import io.github.rollserve.v1.ObtainSamplesResponse;
+import io.github.rollserve.v1.SamplerServiceGrpc;
+import io.github.rollserve.v1.SamplingOptions;
 import io.grpc.CallOptions;
 import io.grpc.Channel;
 import io.grpc.MethodDescriptor;
-import rollserve.v1.SamplerServiceGrpc;
-import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
-import rollserve.v1.SamplerServiceOuterClass.SamplingOptions;
 
 /** A call that streams batches. */
 sealed interface SamplingCall {

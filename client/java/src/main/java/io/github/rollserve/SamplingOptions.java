@@ -6,8 +6,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
-import rollserve.v1.SamplerServiceOuterClass;
-import rollserve.v1.TensorOuterClass;
 
 /**
  * Options of calls that sample. Each method returns options with one more set; what is not set has its default.
@@ -21,7 +19,7 @@ public final class SamplingOptions {
     /** The largest size of an agent in a call that samples: what servers accept, less room for the rest. */
     private static final int MAX_AGENT_BYTES = (4 << 20) - (4 << 10);
 
-    private final SamplerServiceOuterClass.SamplingOptions wire;
+    private final io.github.rollserve.v1.SamplingOptions wire;
     private final AgentUpdate agent; // the same for the next three: null where it is not set
     private final List<Compression> compression;
     private final Duration timeout;
@@ -30,7 +28,7 @@ public final class SamplingOptions {
     /** Creates options that all have their defaults. */
     public SamplingOptions() {
         this(
-            SamplerServiceOuterClass.SamplingOptions.newBuilder()
+            io.github.rollserve.v1.SamplingOptions.newBuilder()
                 .setAcceptFrameStacks(true)
                 .setAcceptJoined(true)
                 .setReturnReturnsBefore(true) // 8 bytes for each segment that begins within its episode, else none
@@ -39,7 +37,7 @@ public final class SamplingOptions {
     }
 
     private SamplingOptions(
-        SamplerServiceOuterClass.SamplingOptions wire, AgentUpdate agent, List<Compression> compression,
+        io.github.rollserve.v1.SamplingOptions wire, AgentUpdate agent, List<Compression> compression,
         Duration timeout, Duration deadline) {
         this.wire = wire;
         this.agent = agent;
@@ -48,7 +46,7 @@ public final class SamplingOptions {
         this.deadline = deadline;
     }
 
-    private SamplingOptions with(UnaryOperator<SamplerServiceOuterClass.SamplingOptions.Builder> change) {
+    private SamplingOptions with(UnaryOperator<io.github.rollserve.v1.SamplingOptions.Builder> change) {
         return new SamplingOptions(change.apply(wire.toBuilder()).build(), agent, compression, timeout, deadline);
     }
 
@@ -289,8 +287,8 @@ public final class SamplingOptions {
         return with(builder -> builder.setCountAgentSteps(areCounted));
     }
 
-    SamplerServiceOuterClass.SamplingOptions.Builder toWire(ConnectionOptions connection) {
-        SamplerServiceOuterClass.SamplingOptions.Builder message = wire.toBuilder()
+    io.github.rollserve.v1.SamplingOptions.Builder toWire(ConnectionOptions connection) {
+        io.github.rollserve.v1.SamplingOptions.Builder message = wire.toBuilder()
             .setMaxMessageBytes(connection.maxMessageBytes())
             .addAllAcceptCompression(toWire(compression == null ? connection.compression() : compression));
         if (agent != null) {
@@ -299,7 +297,7 @@ public final class SamplingOptions {
             if (namesPolicy || wire.hasExpectedEnvironmentVersion()) {
                 throw Errors.invalid("agent", "no version of the policy and no expected version beside it", "some");
             }
-            SamplerServiceOuterClass.AgentUpdate update = AgentMessages.of(agent);
+            io.github.rollserve.v1.AgentUpdate update = AgentMessages.of(agent);
             if (update.getSerializedSize() > MAX_AGENT_BYTES) {
                 String expected = "at most " + MAX_AGENT_BYTES + " bytes (call updateAgent first)";
                 throw Errors.invalid("agent", expected, update.getSerializedSize());
@@ -309,7 +307,7 @@ public final class SamplingOptions {
         return message;
     }
 
-    static List<TensorOuterClass.Compression> toWire(List<Compression> codecs) {
+    static List<io.github.rollserve.v1.Compression> toWire(List<Compression> codecs) {
         return codecs.stream().map(Compression::toWire).toList();
     }
 

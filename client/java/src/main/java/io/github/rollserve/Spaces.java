@@ -1,22 +1,24 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.BoxSpace;
+import io.github.rollserve.v1.MultiDiscreteSpace;
+import io.github.rollserve.v1.NamedSpace;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import rollserve.v1.SpaceOuterClass;
 
 /** The spaces of the wire. */
 final class Spaces {
     private Spaces() {}
 
     /** Returns the space in a message; the field is the message's, for errors. */
-    static Space from(String field, SpaceOuterClass.Space message) {
+    static Space from(String field, io.github.rollserve.v1.Space message) {
         switch (message.getKindCase()) {
             case BOX -> {
-                SpaceOuterClass.BoxSpace box = message.getBox();
+                BoxSpace box = message.getBox();
                 return new Space.Box(
                     Tensors.dataType(field + ".data_type", box.getDataTypeValue()),
                     sizes(field, box.getShapeList()),
@@ -27,7 +29,7 @@ final class Spaces {
                 return new Space.Discrete(message.getDiscrete().getN(), message.getDiscrete().getStart());
             }
             case MULTI_DISCRETE -> {
-                SpaceOuterClass.MultiDiscreteSpace space = message.getMultiDiscrete();
+                MultiDiscreteSpace space = message.getMultiDiscrete();
                 DataType dataType = space.getDataTypeValue() == 0
                     ? DataType.INT64
                     : Tensors.dataType(field + ".data_type", space.getDataTypeValue());
@@ -41,14 +43,14 @@ final class Spaces {
             }
             case DICT -> {
                 Map<String, Space> spaces = new LinkedHashMap<>();
-                for (SpaceOuterClass.NamedSpace named : message.getDict().getSpacesList()) {
+                for (NamedSpace named : message.getDict().getSpacesList()) {
                     spaces.put(named.getName(), from(field + "['" + named.getName() + "']", named.getSpace()));
                 }
                 return new Space.Dict(Collections.unmodifiableMap(spaces));
             }
             case TUPLE -> {
                 List<Space> spaces = new ArrayList<>();
-                for (SpaceOuterClass.Space space : message.getTuple().getSpacesList()) {
+                for (io.github.rollserve.v1.Space space : message.getTuple().getSpacesList()) {
                     spaces.add(from(field + "[" + spaces.size() + "]", space));
                 }
                 return new Space.Tuple(List.copyOf(spaces));

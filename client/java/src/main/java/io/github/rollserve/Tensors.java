@@ -2,12 +2,12 @@ package io.github.rollserve;
 
 import com.google.protobuf.ByteString;
 import com.google.protobuf.UnsafeByteOperations;
+import io.github.rollserve.v1.NamedTensor;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import rollserve.v1.TensorOuterClass;
 
 /** The tensors of the wire: checked, read without a copy where they are not compressed, and written without one. */
 final class Tensors {
@@ -16,7 +16,7 @@ final class Tensors {
     private Tensors() {}
 
     /** Returns a tensor that may not be compressed, such as a bound of a space. */
-    static Tensor from(String field, TensorOuterClass.Tensor message) {
+    static Tensor from(String field, io.github.rollserve.v1.Tensor message) {
         if (message.getCompressionValue() != 0) {
             throw Errors.malformed(field + ".compression", "none outside of batches", message.getCompression());
         }
@@ -24,7 +24,7 @@ final class Tensors {
     }
 
     /** Returns a column of a batch. */
-    static Tensor column(String field, TensorOuterClass.Tensor message) {
+    static Tensor column(String field, io.github.rollserve.v1.Tensor message) {
         DataType dataType = dataType(field + ".data_type", message.getDataTypeValue());
         int[] shape = shape(field + ".shape", message.getShapeList());
         long numBytes = Math.multiplyExact(Tensor.product(shape), (long) dataType.size());
@@ -64,9 +64,9 @@ final class Tensors {
         return shape;
     }
 
-    static Map<String, Tensor> named(String field, List<TensorOuterClass.NamedTensor> messages) {
+    static Map<String, Tensor> named(String field, List<NamedTensor> messages) {
         Map<String, Tensor> tensors = new LinkedHashMap<>();
-        for (TensorOuterClass.NamedTensor message : messages) {
+        for (NamedTensor message : messages) {
             String path = field + "['" + message.getName() + "']";
             if (tensors.put(message.getName(), column(path, message.getTensor())) != null) {
                 throw Errors.malformed(path, "unique names", "this name twice");
@@ -75,8 +75,8 @@ final class Tensors {
         return tensors;
     }
 
-    static TensorOuterClass.Tensor toWire(Tensor tensor) {
-        TensorOuterClass.Tensor.Builder message = TensorOuterClass.Tensor.newBuilder();
+    static io.github.rollserve.v1.Tensor toWire(Tensor tensor) {
+        io.github.rollserve.v1.Tensor.Builder message = io.github.rollserve.v1.Tensor.newBuilder();
         for (int size : tensor.shape()) {
             message.addShape(size);
         }
@@ -84,10 +84,10 @@ final class Tensors {
         return message.setDataType(tensor.dataType().toWire()).setData(data).build();
     }
 
-    static List<TensorOuterClass.NamedTensor> toWire(Map<String, Tensor> tensors) {
-        List<TensorOuterClass.NamedTensor> messages = new ArrayList<>();
+    static List<NamedTensor> toWire(Map<String, Tensor> tensors) {
+        List<NamedTensor> messages = new ArrayList<>();
         tensors.forEach((name, tensor) -> messages.add(
-            TensorOuterClass.NamedTensor.newBuilder().setName(name).setTensor(toWire(tensor)).build()));
+            NamedTensor.newBuilder().setName(name).setTensor(toWire(tensor)).build()));
         return messages;
     }
 }

@@ -1,26 +1,33 @@
 package io.github.rollserve;
 
+import io.github.rollserve.v1.CastObservations;
+import io.github.rollserve.v1.ClipRewards;
+import io.github.rollserve.v1.CropObservations;
+import io.github.rollserve.v1.GrayscaleObservations;
+import io.github.rollserve.v1.RescaleActions;
+import io.github.rollserve.v1.RescaleObservations;
+import io.github.rollserve.v1.ResizeObservations;
+import io.github.rollserve.v1.ScaleObservations;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalDouble;
-import rollserve.v1.EnvironmentOuterClass;
 
 /** Transforms as the wire has them. */
 final class TransformMessages {
     private TransformMessages() {}
 
-    static EnvironmentOuterClass.Transform of(Transform transform) {
-        EnvironmentOuterClass.Transform.Builder message = EnvironmentOuterClass.Transform.newBuilder();
+    static io.github.rollserve.v1.Transform of(Transform transform) {
+        io.github.rollserve.v1.Transform.Builder message = io.github.rollserve.v1.Transform.newBuilder();
         if (transform instanceof Transform.SignRewards) {
             message.getSignRewardsBuilder();
         } else if (transform instanceof Transform.ClipRewards clip) {
-            EnvironmentOuterClass.ClipRewards.Builder wire = message.getClipRewardsBuilder();
+            ClipRewards.Builder wire = message.getClipRewardsBuilder();
             clip.low().ifPresent(wire::setLow);
             clip.high().ifPresent(wire::setHigh);
         } else if (transform instanceof Transform.ScaleRewards scale) {
             message.getScaleRewardsBuilder().setFactor(scale.factor()).setOffset(scale.offset());
         } else if (transform instanceof Transform.RescaleActions rescale) {
-            EnvironmentOuterClass.RescaleActions.Builder wire = message.getRescaleActionsBuilder();
+            RescaleActions.Builder wire = message.getRescaleActionsBuilder();
             rescale.low().ifPresent(wire::setLow);
             rescale.high().ifPresent(wire::setHigh);
         } else if (transform instanceof Transform.ClipActions) {
@@ -31,7 +38,7 @@ final class TransformMessages {
         return message.build();
     }
 
-    private static void setObservations(EnvironmentOuterClass.Transform.Builder message, Transform transform) {
+    private static void setObservations(io.github.rollserve.v1.Transform.Builder message, Transform transform) {
         if (transform instanceof Transform.CastObservations cast) {
             message.getCastObservationsBuilder().setDataType(cast.dataType().toWire()).addAllLeaves(cast.leaves());
         } else if (transform instanceof Transform.ScaleObservations scale) {
@@ -69,51 +76,51 @@ final class TransformMessages {
     }
 
     /** Returns the transform that a message describes; empty for a kind that only later clients know. */
-    static Optional<Transform> from(EnvironmentOuterClass.Transform message) {
+    static Optional<Transform> from(io.github.rollserve.v1.Transform message) {
         return Optional.ofNullable(switch (message.getKindCase()) {
             case SIGN_REWARDS -> new Transform.SignRewards();
             case CLIP_REWARDS -> {
-                EnvironmentOuterClass.ClipRewards clip = message.getClipRewards();
+                ClipRewards clip = message.getClipRewards();
                 yield new Transform.ClipRewards(
                     optional(clip.hasLow(), clip.getLow()), optional(clip.hasHigh(), clip.getHigh()));
             }
             case SCALE_REWARDS -> new Transform.ScaleRewards(
                 message.getScaleRewards().getFactor(), message.getScaleRewards().getOffset());
             case RESCALE_ACTIONS -> {
-                EnvironmentOuterClass.RescaleActions rescale = message.getRescaleActions();
+                RescaleActions rescale = message.getRescaleActions();
                 yield new Transform.RescaleActions(
                     optional(rescale.hasLow(), rescale.getLow()), optional(rescale.hasHigh(), rescale.getHigh()));
             }
             case CLIP_ACTIONS -> new Transform.ClipActions();
             case CAST_OBSERVATIONS -> {
-                EnvironmentOuterClass.CastObservations cast = message.getCastObservations();
+                CastObservations cast = message.getCastObservations();
                 DataType type = Tensors.dataType("cast_observations.data_type", cast.getDataTypeValue());
                 yield new Transform.CastObservations(type, List.copyOf(cast.getLeavesList()));
             }
             case SCALE_OBSERVATIONS -> {
-                EnvironmentOuterClass.ScaleObservations scale = message.getScaleObservations();
+                ScaleObservations scale = message.getScaleObservations();
                 yield new Transform.ScaleObservations(
                     scale.getFactor(), scale.getOffset(), List.copyOf(scale.getLeavesList()));
             }
             case RESCALE_OBSERVATIONS -> {
-                EnvironmentOuterClass.RescaleObservations rescale = message.getRescaleObservations();
+                RescaleObservations rescale = message.getRescaleObservations();
                 yield new Transform.RescaleObservations(
                     rescale.getLow(), rescale.getHigh(), List.copyOf(rescale.getLeavesList()));
             }
             case CROP_OBSERVATIONS -> {
-                EnvironmentOuterClass.CropObservations crop = message.getCropObservations();
+                CropObservations crop = message.getCropObservations();
                 yield new Transform.CropObservations(
                     crop.getTop(), crop.getLeft(), crop.getHeight(), crop.getWidth(), crop.getChannelsFirst(),
                     List.copyOf(crop.getLeavesList()));
             }
             case RESIZE_OBSERVATIONS -> {
-                EnvironmentOuterClass.ResizeObservations resize = message.getResizeObservations();
+                ResizeObservations resize = message.getResizeObservations();
                 yield new Transform.ResizeObservations(
                     resize.getHeight(), resize.getWidth(), resize.getChannelsFirst(),
                     List.copyOf(resize.getLeavesList()));
             }
             case GRAYSCALE_OBSERVATIONS -> {
-                EnvironmentOuterClass.GrayscaleObservations grayscale = message.getGrayscaleObservations();
+                GrayscaleObservations grayscale = message.getGrayscaleObservations();
                 yield new Transform.GrayscaleObservations(
                     grayscale.getKeepChannel(), grayscale.getChannelsFirst(),
                     List.copyOf(grayscale.getLeavesList()));

@@ -1,14 +1,5 @@
 package io.github.rollserve;
 
-import static io.github.rollserve.ScriptedServer.obtain;
-import static io.github.rollserve.Wire.named;
-import static io.github.rollserve.Wire.segments;
-import static io.github.rollserve.Wire.tensor;
-import static org.junit.jupiter.api.Assertions.assertArrayEquals;
-import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertThrows;
-import static org.junit.jupiter.api.Assertions.assertTrue;
-
 import com.github.luben.zstd.Zstd;
 import com.google.protobuf.ByteString;
 import java.nio.charset.StandardCharsets;
@@ -20,8 +11,15 @@ import java.util.Optional;
 import java.util.function.Consumer;
 import net.jpountz.lz4.LZ4Factory;
 import org.junit.jupiter.api.Test;
-import rollserve.v1.EpisodeBatchOuterClass;
-import rollserve.v1.TensorOuterClass;
+import static io.github.rollserve.ScriptedServer.obtain;
+import static io.github.rollserve.Wire.named;
+import static io.github.rollserve.Wire.segments;
+import static io.github.rollserve.Wire.tensor;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
 
 class BatchTest {
     @Test
@@ -47,8 +45,8 @@ class BatchTest {
     }
 
     /** Returns a segment whose raw rewards are its rewards plus 0.25, with a value and a state at its end. */
-    private static EpisodeBatchOuterClass.EpisodeBatch.Builder withEnd(String segment, double value) {
-        EpisodeBatchOuterClass.EpisodeBatch.Builder batch = segments(segment);
+    private static io.github.rollserve.v1.EpisodeBatch.Builder withEnd(String segment, double value) {
+        io.github.rollserve.v1.EpisodeBatch.Builder batch = segments(segment);
         int first = (int) batch.getFirstSteps(0);
         Number[] raw = new Number[batch.getLengths(0)];
         Arrays.setAll(raw, step -> first + step + 0.25);
@@ -85,9 +83,9 @@ class BatchTest {
 
     @Test
     void rewardsAndActionsOfTheEnvironmentAreTheAgentsWhenMessagesLackThem() {
-        EpisodeBatchOuterClass.EpisodeBatch.Builder changed = withEnd("4:0+2.", 1)
+        io.github.rollserve.v1.EpisodeBatch.Builder changed = withEnd("4:0+2.", 1)
             .addEnvironmentActions(named("", tensor(DataType.INT64, new Number[] {7, 8})));
-        EpisodeBatchOuterClass.EpisodeBatch.Builder plain = segments("5:0+2.");
+        io.github.rollserve.v1.EpisodeBatch.Builder plain = segments("5:0+2.");
         for (int position : new int[] {0, 1}) {
             EpisodeBatch batch = position == 0 ? obtain(2, 4, changed, plain) : obtain(2, 4, plain, changed);
             EpisodeBatch own = batch.segment(position);
@@ -107,9 +105,9 @@ class BatchTest {
     @Test
     void numbersAreLittleEndianWhereverTheyBegin() {
         byte[] oneAndAHalf = {0, 0, (byte) 0xc0, 0x3f};
-        EpisodeBatchOuterClass.EpisodeBatch.Builder message = segments("4:0+1.").setLastValues(
-            TensorOuterClass.Tensor.newBuilder()
-                .setDataType(TensorOuterClass.DataType.DATA_TYPE_FLOAT32)
+        io.github.rollserve.v1.EpisodeBatch.Builder message = segments("4:0+1.").setLastValues(
+            io.github.rollserve.v1.Tensor.newBuilder()
+                .setDataType(io.github.rollserve.v1.DataType.DATA_TYPE_FLOAT32)
                 .addShape(1)
                 .setData(ByteString.copyFrom(oneAndAHalf)));
         for (String name : List.of("", "x", "xy", "xyz")) { // which moves what follows within the message
@@ -154,7 +152,7 @@ class BatchTest {
 
     @Test
     void leavesAreNoMasksWhenTheirNamesLookLikeThem() {
-        TensorOuterClass.Tensor.Builder one = tensor(DataType.BOOL, new Number[] {1});
+        io.github.rollserve.v1.Tensor.Builder one = tensor(DataType.BOOL, new Number[] {1});
         EpisodeBatch batch = obtain(1, 1, segments("4:0+1.")
             .addObservations(named("_", one))
             .addLastObservations(named("_", one)));
@@ -163,7 +161,7 @@ class BatchTest {
 
     @Test
     void infosAreDroppedAndCountedWhenTheyHaveOtherShapes() {
-        TensorOuterClass.Tensor.Builder pairs = tensor(DataType.INT64, new Number[] {1, 2, 3, 4}, 2, 2);
+        io.github.rollserve.v1.Tensor.Builder pairs = tensor(DataType.INT64, new Number[] {1, 2, 3, 4}, 2, 2);
         EpisodeBatch batch = obtain(2, 3,
             segments("4:0+1.").addEnvironmentInfos(named("x", tensor(DataType.INT64, new Number[] {1}))),
             segments("5:0+2.").addEnvironmentInfos(named("x", pairs)));
@@ -191,11 +189,11 @@ class BatchTest {
 
     @Test
     void framesMakeStacksWhenTheyComeOnce() {
-        EpisodeBatchOuterClass.FrameStack.Builder frames = EpisodeBatchOuterClass.FrameStack.newBuilder()
+        io.github.rollserve.v1.FrameStack.Builder frames = io.github.rollserve.v1.FrameStack.newBuilder()
             .setName("camera")
             .setFrameCount(3)
             .setFrames(tensor(DataType.UINT8, new Number[] {1, 2, 3, 4, 5, 11, 12, 13, 14}, 9, 1));
-        EpisodeBatchOuterClass.EpisodeBatch.Builder message =
+        io.github.rollserve.v1.EpisodeBatch.Builder message =
             segments("4:0+2.", "5:0+1.").clearObservations().clearLastObservations().addFrameStacks(frames);
         EpisodeBatch batch = obtain(2, 3, message);
         Tensor stacks = batch.observations().get("camera");
@@ -229,7 +227,7 @@ class BatchTest {
             DataType.UINT64, new double[] {0, 0x1p64},
             DataType.FLOAT16, new double[] {0x1p-24, -65504});
         extremes.forEach((type, values) -> {
-            TensorOuterClass.Tensor.Builder sent = tensor(type, values);
+            io.github.rollserve.v1.Tensor.Builder sent = tensor(type, values);
             Tensor got = obtain(1, 2, segments("4:0+2.").addAgentInfos(named("x", sent))).agentInfos().get("x");
             assertEquals(type, got.dataType());
             assertEquals(sent.getData().asReadOnlyByteBuffer(), got.bytes());
@@ -255,11 +253,11 @@ class BatchTest {
 
     @Test
     void malformedBatchesAreServerExceptions() {
-        TensorOuterClass.Tensor.Builder twoBytes = tensor(DataType.BOOL, new Number[] {2});
-        Map<String, Consumer<EpisodeBatchOuterClass.EpisodeBatch.Builder>> faults = new LinkedHashMap<>();
+        io.github.rollserve.v1.Tensor.Builder twoBytes = tensor(DataType.BOOL, new Number[] {2});
+        Map<String, Consumer<io.github.rollserve.v1.EpisodeBatch.Builder>> faults = new LinkedHashMap<>();
         faults.put("rewards: expected 2 steps", batch -> batch.setLengths(0, 2));
         faults.put("lengths[0]: expected 1", batch -> batch.setLengths(0, 0));
-        faults.put("terminated: expected 1 values", EpisodeBatchOuterClass.EpisodeBatch.Builder::clearTerminated);
+        faults.put("terminated: expected 1 values", io.github.rollserve.v1.EpisodeBatch.Builder::clearTerminated);
         faults.put("truth values of 0 or 1", batch -> batch.getActionsBuilder(0).setTensor(twoBytes));
         faults.put("data: expected 8 bytes", batch -> batch.getRewardsBuilder().setData(ByteString.EMPTY));
         faults.put("whose product is below", batch -> batch.getRewardsBuilder().addShape(1L << 40));
@@ -285,7 +283,7 @@ class BatchTest {
             batch.addLastStates(named("h", tensor(DataType.FLOAT32, new Number[] {1}, -1, -1))));
         faults.put("account: expected", batch -> batch.setTerminated(0, false));
         faults.forEach((text, spoil) -> {
-            EpisodeBatchOuterClass.EpisodeBatch.Builder batch = segments("4:0+1.");
+            io.github.rollserve.v1.EpisodeBatch.Builder batch = segments("4:0+1.");
             spoil.accept(batch);
             assertMalformed(text, () -> obtain(1, 1, batch));
         });
@@ -293,12 +291,14 @@ class BatchTest {
 
     @Test
     void compressedColumnsAreReadAndCheckedAgainstTheirShape() {
-        EpisodeBatchOuterClass.EpisodeBatch.Builder message = segments("4:0+4000.");
-        TensorOuterClass.Tensor.Builder column = message.getObservationsBuilder(0).getTensorBuilder();
+        io.github.rollserve.v1.EpisodeBatch.Builder message = segments("4:0+4000.");
+        io.github.rollserve.v1.Tensor.Builder column = message.getObservationsBuilder(0).getTensorBuilder();
         byte[] plain = column.getData().toByteArray();
-        Map<TensorOuterClass.Compression, byte[]> codecs = Map.of(
-            TensorOuterClass.Compression.COMPRESSION_LZ4, LZ4Factory.safeInstance().fastCompressor().compress(plain),
-            TensorOuterClass.Compression.COMPRESSION_ZSTD, Zstd.compress(plain));
+        Map<io.github.rollserve.v1.Compression, byte[]> codecs = Map.of(
+            io.github.rollserve.v1.Compression.COMPRESSION_LZ4,
+            LZ4Factory.safeInstance().fastCompressor().compress(plain),
+            io.github.rollserve.v1.Compression.COMPRESSION_ZSTD,
+            Zstd.compress(plain));
         codecs.forEach((codec, compressed) -> {
             column.setCompression(codec).setData(ByteString.copyFrom(compressed));
             assertEquals(4399, obtain(1, 4000, message).observations().plain().floats().get(3999));
@@ -307,7 +307,7 @@ class BatchTest {
                 assertMalformed("16000 bytes, compressed by", () -> obtain(1, 4000, message));
             }
         });
-        column.setCompression(TensorOuterClass.Compression.COMPRESSION_LZ4).setData(ByteString.copyFromUtf8("x"));
+        column.setCompression(io.github.rollserve.v1.Compression.COMPRESSION_LZ4).setData(ByteString.copyFromUtf8("x"));
         assertMalformed("enough bytes for 16000", () -> obtain(1, 4000, message));
     }
 

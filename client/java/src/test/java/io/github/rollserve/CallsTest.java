@@ -1,25 +1,18 @@
 package io.github.rollserve;
 
-import static io.github.rollserve.ScriptedServer.BROKEN;
-import static io.github.rollserve.ScriptedServer.OVER;
-import static io.github.rollserve.ScriptedServer.SILENT;
-import static io.github.rollserve.ScriptedServer.failure;
-import static io.github.rollserve.ScriptedServer.oneStep;
-import static io.github.rollserve.Wire.account;
-import static io.github.rollserve.Wire.beginning;
-import static io.github.rollserve.Wire.progress;
-import static io.github.rollserve.Wire.response;
-import static io.github.rollserve.Wire.segments;
-import static io.github.rollserve.Wire.tensor;
-import static org.junit.jupiter.api.Assertions.assertArrayEquals;
-import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertFalse;
-import static org.junit.jupiter.api.Assertions.assertInstanceOf;
-import static org.junit.jupiter.api.Assertions.assertThrows;
-import static org.junit.jupiter.api.Assertions.assertTrue;
-
 import com.google.protobuf.TextFormat;
 import io.github.rollserve.ScriptedServer.Call;
+import io.github.rollserve.v1.AgentUpdate;
+import io.github.rollserve.v1.CallEnvironmentsRequest;
+import io.github.rollserve.v1.Environment;
+import io.github.rollserve.v1.EnvironmentUpdate;
+import io.github.rollserve.v1.ObtainExactEpisodesRequest;
+import io.github.rollserve.v1.ObtainSamplesRequest;
+import io.github.rollserve.v1.ObtainSamplesResponse;
+import io.github.rollserve.v1.Progress;
+import io.github.rollserve.v1.Reproducibility;
+import io.github.rollserve.v1.UpdateAgentRequest;
+import io.github.rollserve.v1.UpdateEnvRequest;
 import io.grpc.Grpc;
 import io.grpc.InsecureServerCredentials;
 import io.grpc.Metadata;
@@ -54,17 +47,24 @@ import java.util.logging.Logger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
-import rollserve.v1.EnvironmentOuterClass.Environment;
-import rollserve.v1.EnvironmentOuterClass.EnvironmentUpdate;
-import rollserve.v1.EpisodeBatchOuterClass.Progress;
-import rollserve.v1.EpisodeBatchOuterClass.Reproducibility;
-import rollserve.v1.SamplerServiceOuterClass.AgentUpdate;
-import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
-import rollserve.v1.SamplerServiceOuterClass.UpdateAgentRequest;
-import rollserve.v1.SamplerServiceOuterClass.UpdateEnvRequest;
+import static io.github.rollserve.ScriptedServer.BROKEN;
+import static io.github.rollserve.ScriptedServer.OVER;
+import static io.github.rollserve.ScriptedServer.SILENT;
+import static io.github.rollserve.ScriptedServer.failure;
+import static io.github.rollserve.ScriptedServer.oneStep;
+import static io.github.rollserve.Wire.account;
+import static io.github.rollserve.Wire.beginning;
+import static io.github.rollserve.Wire.progress;
+import static io.github.rollserve.Wire.response;
+import static io.github.rollserve.Wire.segments;
+import static io.github.rollserve.Wire.tensor;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
 
 @Timeout(60)
 class CallsTest {

@@ -1,17 +1,18 @@
 package io.github.rollserve;
 
-import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertFalse;
-import static org.junit.jupiter.api.Assertions.assertThrows;
-import static org.junit.jupiter.api.Assertions.assertTrue;
-
+import io.github.rollserve.v1.Activation;
+import io.github.rollserve.v1.ObservationNormalization;
+import io.github.rollserve.v1.UpdateAgentRequest;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalDouble;
 import org.junit.jupiter.api.Test;
-import rollserve.v1.AgentOuterClass;
-import rollserve.v1.SamplerServiceOuterClass.UpdateAgentRequest;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
 
 class MlpAgentTest {
     private static final Space BOX =
@@ -23,7 +24,7 @@ class MlpAgentTest {
         spaces.put("a", BOX);
         spaces.put("b", new Space.Discrete(4, 0));
         MlpAgent agent = MlpAgent.initial(new Space.Dict(spaces), BOX, new int[] {8}, 1);
-        AgentOuterClass.MlpAgent sent = sent(agent);
+        io.github.rollserve.v1.MlpAgent sent = sent(agent);
         assertEquals(List.of(10, 8, 6), sent.getLayerSizesList());
         assertFalse(sent.getDiagonalGaussian().getPredictedLogStd());
         assertEquals(agent, new MlpAgent(agent.parameters(), agent.head()));
@@ -37,14 +38,14 @@ class MlpAgentTest {
 
     @Test
     void agentSaysWhatItsParametersAre() {
-        AgentOuterClass.MlpAgent sent = sent(new MlpAgent(
+        io.github.rollserve.v1.MlpAgent sent = sent(new MlpAgent(
             new Parameters(Map.of(
                 "0/weight", zeros(4, 16), "0/bias", zeros(4),
                 "core/weight_ih", zeros(64, 5), "core/weight_hh", zeros(64, 16),
                 "value/0/weight", zeros(7, 5), "value/0/norm/weight", zeros(7), "value/1/weight", zeros(1, 7))),
             new MlpAgent.EpsilonGreedy(0.25), MlpAgent.Activation.RELU, OptionalDouble.empty()));
         assertEquals(List.of(5, 4), sent.getLayerSizesList());
-        assertEquals(AgentOuterClass.Activation.ACTIVATION_RELU, sent.getActivation());
+        assertEquals(Activation.ACTIVATION_RELU, sent.getActivation());
         assertEquals(16, sent.getLstm().getSize());
         assertEquals(List.of(7), sent.getSeparateValue().getHiddenSizesList());
         assertTrue(sent.hasLayerNorm() && !sent.getLayerNorm().hasEpsilon());
@@ -62,7 +63,7 @@ class MlpAgentTest {
         MlpAgent agent = new MlpAgent(new Parameters(parameters), plain.head());
         assertTrue(sent(agent).hasNormalization());
         assertFalse(sent(agent).getNormalization().hasEpsilon() || sent(agent).getNormalization().hasClip());
-        AgentOuterClass.ObservationNormalization constants = sent(agent.withNormalization(0.5, 3)).getNormalization();
+        ObservationNormalization constants = sent(agent.withNormalization(0.5, 3)).getNormalization();
         assertEquals(0.5, constants.getEpsilon());
         assertEquals(3, constants.getClip());
     }
@@ -70,9 +71,9 @@ class MlpAgentTest {
     @Test
     void agentsHaveActionMasks() {
         ActionMask info = new ActionMask.Info("legal");
-        AgentOuterClass.ActionMask sent = AgentOuterClass.ActionMask.newBuilder().setInfo("legal").build();
+        var sent = io.github.rollserve.v1.ActionMask.newBuilder().setInfo("legal").build();
         MlpAgent mlp = MlpAgent.initial(BOX, BOX, new int[] {8}, 1).withActionMask(new ActionMask.Observation("mask"));
-        List<AgentOuterClass.Agent> agents = sent(
+        List<io.github.rollserve.v1.Agent> agents = sent(
             new RandomAgent().withActionMask(info),
             new ConstantAgent(Columns.plain(Tensor.scalar(1))).withActionMask(info),
             new OnnxAgent(new byte[0], OnnxAgent.Head.CATEGORICAL).withActionMask(info),
@@ -103,12 +104,12 @@ class MlpAgentTest {
         }
     }
 
-    private static AgentOuterClass.MlpAgent sent(MlpAgent agent) {
+    private static io.github.rollserve.v1.MlpAgent sent(MlpAgent agent) {
         return sent(new AgentUpdate[] {agent}).get(0).getMlp();
     }
 
     /** Returns the agents that the server receives. */
-    private static List<AgentOuterClass.Agent> sent(AgentUpdate... agents) {
+    private static List<io.github.rollserve.v1.Agent> sent(AgentUpdate... agents) {
         try (ScriptedServer server = new ScriptedServer(); Sampler sampler = server.connect()) {
             for (AgentUpdate agent : agents) {
                 sampler.updateAgent(agent);

@@ -1,5 +1,20 @@
 package io.github.rollserve;
 
+import com.google.protobuf.TextFormat;
+import io.github.rollserve.ScriptedServer.Call;
+import io.github.rollserve.v1.Environment;
+import io.github.rollserve.v1.EvaluateRequest;
+import io.github.rollserve.v1.ObtainSamplesRequest;
+import io.github.rollserve.v1.ObtainSamplesResponse;
+import io.github.rollserve.v1.PolicyUpdates;
+import io.github.rollserve.v1.UpdateAgentRequest;
+import io.github.rollserve.v1.UpdateEnvRequest;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalDouble;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 import static io.github.rollserve.ScriptedServer.BROKEN;
 import static io.github.rollserve.ScriptedServer.OVER;
 import static io.github.rollserve.ScriptedServer.oneStep;
@@ -15,22 +30,6 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import com.google.protobuf.TextFormat;
-import io.github.rollserve.ScriptedServer.Call;
-import java.util.Iterator;
-import java.util.List;
-import java.util.Map;
-import java.util.OptionalDouble;
-import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
-import rollserve.v1.EnvironmentOuterClass.Environment;
-import rollserve.v1.MultiAgentBatchOuterClass;
-import rollserve.v1.SamplerServiceOuterClass.EvaluateRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
-import rollserve.v1.SamplerServiceOuterClass.PolicyUpdates;
-import rollserve.v1.SamplerServiceOuterClass.UpdateAgentRequest;
-import rollserve.v1.SamplerServiceOuterClass.UpdateEnvRequest;
 
 @Timeout(60)
 class MultiAgentTest {
@@ -52,7 +51,7 @@ class MultiAgentTest {
     }
 
     private static MultiAgentBatch obtain(
-        int numEpisodes, int numSteps, MultiAgentBatchOuterClass.MultiAgentBatch.Builder... batches) {
+        int numEpisodes, int numSteps, io.github.rollserve.v1.MultiAgentBatch.Builder... batches) {
         ObtainSamplesResponse[] responses = new ObtainSamplesResponse[batches.length + 2];
         responses[0] = beginning();
         for (int i = 0; i < batches.length; i++) {
@@ -189,9 +188,9 @@ class MultiAgentTest {
 
     @Test
     void streamNeedsFewerStepsOfAgentsAfterWholeEpisodes() {
-        MultiAgentBatchOuterClass.MultiAgentBatch.Builder whole =
+        io.github.rollserve.v1.MultiAgentBatch.Builder whole =
             episodes("4:0+2.").setAgentStepCounts(0, 4).addPolicies(policy("main", "a@0,1=4:0+2."));
-        MultiAgentBatchOuterClass.MultiAgentBatch.Builder last =
+        io.github.rollserve.v1.MultiAgentBatch.Builder last =
             episodes("5:0+2.").setAgentStepCounts(0, 4).addPolicies(policy("main", "a@0,1=5:0+2."));
         try (ScriptedServer server = new ScriptedServer(
                 new Call(BROKEN, beginning(), response(whole)),

@@ -4,6 +4,21 @@ import com.google.protobuf.ByteString;
 import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.protobuf.Message;
 import com.google.rpc.BadRequest;
+import io.github.rollserve.v1.CallEnvironmentsRequest;
+import io.github.rollserve.v1.CallEnvironmentsResponse;
+import io.github.rollserve.v1.EvaluateRequest;
+import io.github.rollserve.v1.EvaluateResponse;
+import io.github.rollserve.v1.GetSamplerRequest;
+import io.github.rollserve.v1.GetSamplerResponse;
+import io.github.rollserve.v1.ObtainExactEpisodesRequest;
+import io.github.rollserve.v1.ObtainExactEpisodesResponse;
+import io.github.rollserve.v1.ObtainSamplesRequest;
+import io.github.rollserve.v1.ObtainSamplesResponse;
+import io.github.rollserve.v1.SamplerServiceGrpc;
+import io.github.rollserve.v1.UpdateAgentRequest;
+import io.github.rollserve.v1.UpdateAgentResponse;
+import io.github.rollserve.v1.UpdateEnvRequest;
+import io.github.rollserve.v1.UpdateEnvResponse;
 import io.grpc.Context;
 import io.grpc.Contexts;
 import io.grpc.Grpc;
@@ -21,22 +36,6 @@ import java.io.IOException;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.Consumer;
-import rollserve.v1.EpisodeBatchOuterClass;
-import rollserve.v1.SamplerServiceGrpc;
-import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsRequest;
-import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsResponse;
-import rollserve.v1.SamplerServiceOuterClass.EvaluateRequest;
-import rollserve.v1.SamplerServiceOuterClass.EvaluateResponse;
-import rollserve.v1.SamplerServiceOuterClass.GetSamplerRequest;
-import rollserve.v1.SamplerServiceOuterClass.GetSamplerResponse;
-import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesResponse;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
-import rollserve.v1.SamplerServiceOuterClass.UpdateAgentRequest;
-import rollserve.v1.SamplerServiceOuterClass.UpdateAgentResponse;
-import rollserve.v1.SamplerServiceOuterClass.UpdateEnvRequest;
-import rollserve.v1.SamplerServiceOuterClass.UpdateEnvResponse;
 
 /** A server on a real connection whose streams send what a test says: responses, and an end, for each call. */
 final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase implements AutoCloseable {
@@ -210,7 +209,7 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
 
     /** Returns what a call makes of batches, with a beginning before them and an account behind them. */
     static EpisodeBatch obtain(
-        int numEpisodes, int numSteps, EpisodeBatchOuterClass.EpisodeBatch.Builder... batches) {
+        int numEpisodes, int numSteps, io.github.rollserve.v1.EpisodeBatch.Builder... batches) {
         ObtainSamplesResponse[] responses = new ObtainSamplesResponse[batches.length + 2];
         responses[0] = Wire.beginning();
         for (int i = 0; i < batches.length; i++) {

@@ -1,6 +1,9 @@
 package io.github.rollserve;
 
 import com.google.protobuf.ByteString;
+import io.github.rollserve.v1.EpisodeBatchOrBuilder;
+import io.github.rollserve.v1.NamedTensor;
+import io.github.rollserve.v1.ObtainSamplesResponse;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.ArrayList;
@@ -8,12 +11,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
-import rollserve.v1.EpisodeBatchOuterClass;
-import rollserve.v1.EvaluationOuterClass;
-import rollserve.v1.MultiAgentBatchOuterClass;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
-import rollserve.v1.TensorOuterClass;
-import rollserve.v1.TensorOuterClass.NamedTensor;
 
 /** Messages as a server sends them, written without the package. */
 final class Wire {
@@ -30,11 +27,11 @@ final class Wire {
             .setEnvironmentVersion(2)
             .setSamplerRun("run")
             .setWorkerCount(3)
-            .setReproducibility(rollserve.v1.EpisodeBatchOuterClass.Reproducibility.REPRODUCIBILITY_EPISODE);
+            .setReproducibility(io.github.rollserve.v1.Reproducibility.REPRODUCIBILITY_EPISODE);
         return message.build();
     }
 
-    static ObtainSamplesResponse response(EpisodeBatchOuterClass.EpisodeBatch.Builder batch) {
+    static ObtainSamplesResponse response(io.github.rollserve.v1.EpisodeBatch.Builder batch) {
         return ObtainSamplesResponse.newBuilder().setBatch(batch).build();
     }
 
@@ -54,8 +51,8 @@ final class Wire {
      * Returns a batch whose observations count from the first step of each segment: {@code episode:first+length}, with
      * a dot behind if the episode ends.
      */
-    static EpisodeBatchOuterClass.EpisodeBatch.Builder segments(String... segments) {
-        EpisodeBatchOuterClass.EpisodeBatch.Builder batch = EpisodeBatchOuterClass.EpisodeBatch.newBuilder();
+    static io.github.rollserve.v1.EpisodeBatch.Builder segments(String... segments) {
+        io.github.rollserve.v1.EpisodeBatch.Builder batch = io.github.rollserve.v1.EpisodeBatch.newBuilder();
         List<Number> observations = new ArrayList<>();
         List<Number> last = new ArrayList<>();
         List<Number> steps = new ArrayList<>();
@@ -88,7 +85,7 @@ final class Wire {
             .setRewards(tensor(DataType.FLOAT64, rows));
     }
 
-    static ObtainSamplesResponse response(MultiAgentBatchOuterClass.MultiAgentBatch.Builder batch) {
+    static ObtainSamplesResponse response(io.github.rollserve.v1.MultiAgentBatch.Builder batch) {
         return ObtainSamplesResponse.newBuilder().setMultiAgentBatch(batch).build();
     }
 
@@ -96,9 +93,9 @@ final class Wire {
      * Returns a batch of the agents {@code a} and {@code b}, without policies: {@code episode:first+length}, as for
      * segments. One agent acts in each environment step.
      */
-    static MultiAgentBatchOuterClass.MultiAgentBatch.Builder episodes(String... parts) {
-        EpisodeBatchOuterClass.EpisodeBatchOrBuilder headers = segments(parts);
-        return MultiAgentBatchOuterClass.MultiAgentBatch.newBuilder()
+    static io.github.rollserve.v1.MultiAgentBatch.Builder episodes(String... parts) {
+        EpisodeBatchOrBuilder headers = segments(parts);
+        return io.github.rollserve.v1.MultiAgentBatch.newBuilder()
             .addAllAgents(List.of("a", "b"))
             .addAllEpisodeIndices(headers.getEpisodeIndicesList())
             .addAllFirstSteps(headers.getFirstStepsList())
@@ -112,9 +109,9 @@ final class Wire {
      * Returns the segments of a policy: {@code agent@step,step=episode:first+length}, with the environment steps of the
      * agent's steps.
      */
-    static MultiAgentBatchOuterClass.PolicyBatch.Builder policy(String name, String... segments) {
-        MultiAgentBatchOuterClass.PolicyBatch.Builder policy =
-            MultiAgentBatchOuterClass.PolicyBatch.newBuilder().setPolicy(name);
+    static io.github.rollserve.v1.PolicyBatch.Builder policy(String name, String... segments) {
+        io.github.rollserve.v1.PolicyBatch.Builder policy =
+            io.github.rollserve.v1.PolicyBatch.newBuilder().setPolicy(name);
         for (String segment : segments) {
             policy.addAgentPositions(segment.charAt(0) - 'a');
             for (String step : segment.substring(2, segment.indexOf('=')).split(",")) {
@@ -127,22 +124,22 @@ final class Wire {
     }
 
     /** Returns three episodes: {@code a} got 1, 2 and 4 by policies of version 3, {@code b} got 5 in the last two. */
-    static EvaluationOuterClass.AgentReturns agentReturns() {
-        return EvaluationOuterClass.AgentReturns.newBuilder()
+    static io.github.rollserve.v1.AgentReturns agentReturns() {
+        return io.github.rollserve.v1.AgentReturns.newBuilder()
             .addAllAgents(List.of("a", "b"))
-            .addPolicies(EvaluationOuterClass.PolicyVersion.newBuilder().setPolicy("main").setVersion(3))
-            .addPolicies(EvaluationOuterClass.PolicyVersion.newBuilder().setPolicy("old").setVersion(1))
+            .addPolicies(io.github.rollserve.v1.PolicyVersion.newBuilder().setPolicy("main").setVersion(3))
+            .addPolicies(io.github.rollserve.v1.PolicyVersion.newBuilder().setPolicy("old").setVersion(1))
             .addAllReturns(List.of(1.0, Double.NaN, 2.0, 5.0, 4.0, 5.0))
             .addAllPolicyPositions(List.of(0, -1, 0, 0, 0, 1))
             .build();
     }
 
-    static NamedTensor named(String name, TensorOuterClass.Tensor.Builder tensor) {
+    static NamedTensor named(String name, io.github.rollserve.v1.Tensor.Builder tensor) {
         return NamedTensor.newBuilder().setName(name).setTensor(tensor).build();
     }
 
     /** Returns a tensor; without a shape, it has one axis. */
-    static TensorOuterClass.Tensor.Builder tensor(DataType type, Number[] values, long... shape) {
+    static io.github.rollserve.v1.Tensor.Builder tensor(DataType type, Number[] values, long... shape) {
         ByteBuffer data = ByteBuffer.allocate(values.length * type.size()).order(ByteOrder.LITTLE_ENDIAN);
         for (Number value : values) {
             switch (type) {
@@ -154,8 +151,8 @@ final class Wire {
                 case INT64, UINT64 -> data.putLong(value.longValue());
             }
         }
-        TensorOuterClass.Tensor.Builder tensor = TensorOuterClass.Tensor.newBuilder()
-            .setDataType(TensorOuterClass.DataType.valueOf("DATA_TYPE_" + type.name()))
+        io.github.rollserve.v1.Tensor.Builder tensor = io.github.rollserve.v1.Tensor.newBuilder()
+            .setDataType(io.github.rollserve.v1.DataType.valueOf("DATA_TYPE_" + type.name()))
             .setData(ByteString.copyFrom(data.flip()));
         for (long size : shape.length == 0 ? new long[] {values.length} : shape) {
             tensor.addShape(size);
