@@ -160,7 +160,6 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.function.Function;
 import java.util.stream.Stream;
-import rollserve.v1.EpisodeBatchOuterClass;
 
 /** A column of a batch, by its name on the wire. */
 enum ColumnField {
@@ -181,11 +180,11 @@ _JAVA_END = """\
     /** The column that a batch without this one has in its place; null if there is none. */
     final ColumnField original;
     /** Returns the content in a message: numbers, tensors or named tensors. */
-    final Function<EpisodeBatchOuterClass.EpisodeBatch, List<?>> content;
+    final Function<io.github.rollserve.v1.EpisodeBatch, List<?>> content;
 
     ColumnField(
         ColumnKind kind, boolean isPerStep, boolean isLast, boolean isOptional, ColumnField original,
-        Function<EpisodeBatchOuterClass.EpisodeBatch, List<?>> content) {
+        Function<io.github.rollserve.v1.EpisodeBatch, List<?>> content) {
         this.kind = kind;
         this.isPerStep = isPerStep;
         this.isLast = isLast;
