@@ -95,12 +95,11 @@ def _build_typescript(_: str) -> None:
 
 
 def _build_java(version: str) -> None:
-    folder = _ROOT / "client" / "java"
-    _run("make", "--silent", "setup", "build", "lint", folder=folder)
-    parts = {"": folder / ".build/classes", "-sources": folder / "src/main/java", "-javadoc": folder / ".build/javadoc"}
-    for kind, content in parts.items():
-        jar = _DIST / f"rollserve-client-{version}{kind}.jar"
-        _run("jar", "--create", "--file", jar, "-C", content, ".", folder=folder)
+    folder, name = _ROOT / "client" / "java", f"rollserve-client-{version}"
+    _run("make", "--silent", "setup", "lint", "package", folder=folder)
+    for kind in ("", "-sources", "-javadoc"):
+        shutil.copy(folder / ".build" / f"{name}{kind}.jar", _DIST)
+    shutil.copy(folder / "pom.xml", _DIST / f"{name}.pom")
 
 
 def _build_cpp(version: str) -> None:
@@ -143,7 +142,7 @@ Nothing is published. These commands do it, from this folder, after `git commit`
   git tag v{version} client/go/v{version} && git push origin v{version} client/go/v{version}
   twine upload dist/*.whl dist/rollserve-{version}.tar.gz dist/rollserve_*-{version}.tar.gz
   npm publish dist/rollserve-{version}.tgz
-  mvn --file client/java deploy
+  mvn --file client/java -Prelease,publish deploy
   buf push --label v{version}
   docker push rollserve-server:{version}
   gh release create v{version} dist/* --notes-file CHANGELOG.md

@@ -88,7 +88,7 @@ final class Adapter {
         return Map.of("error", Map.of(
             "kind", name.replaceAll("(?<=[a-z])(?=[A-Z])", "_").toLowerCase(Locale.ROOT),
             "status", error.code().name(),
-            "reason", error.reason(),
+            "reason", error.reasonName(),
             "field", error.field(),
             "message", error.getMessage(),
             "request_id", error.requestId()));

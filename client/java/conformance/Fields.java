@@ -2,7 +2,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.OptionalDouble;
 import java.util.TreeMap;
 import java.util.function.BiFunction;
 import java.util.function.Function;
@@ -42,8 +41,8 @@ record Fields(Map<String, Object> values) {
         return ((Number) values.get(name)).doubleValue();
     }
 
-    OptionalDouble optionalNumber(String name) {
-        return has(name) ? OptionalDouble.of(number(name)) : OptionalDouble.empty();
+    double numberOr(String name, double absent) {
+        return has(name) ? number(name) : absent;
     }
 
     boolean flag(String name) {

@@ -3,7 +3,6 @@ import io.github.rollserve.PolicyChoice;
 import io.github.rollserve.PolicyMap;
 import io.github.rollserve.PolicyUpdate;
 import java.util.Map;
-import java.util.Optional;
 import java.util.TreeMap;
 
 /** Policies by name, and maps from agents to them, as operations have them. */
@@ -14,10 +13,8 @@ final class PolicyRequests {
         Fields policies = operation.fields("policies");
         Map<String, PolicyUpdate> updates = new TreeMap<>();
         policies.values().keySet().forEach(name -> updates.put(name, Requests.policyUpdate(policies.fields(name))));
-        Optional<PolicyMap> map = operation.has("policy_map")
-            ? Optional.of(map(operation.elements("policy_map")))
-            : Optional.empty();
-        return new Policies(updates, map);
+        return operation.set(new Policies(updates), "policy_map", (set, field) ->
+            set.withPolicyMap(map(operation.elements(field))));
     }
 
     /** Returns the map of some rules. */

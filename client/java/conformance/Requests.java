@@ -30,8 +30,6 @@ import java.util.Base64;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
-import java.util.Optional;
-import java.util.OptionalDouble;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
@@ -83,7 +81,7 @@ final class Requests {
     }
 
     static EnvChange envChange(Fields operation) {
-        return new EnvChange(operation.fields("kwargs").values());
+        return new EnvChange().withKwargs(operation.fields("kwargs").values());
     }
 
     static EnvSpec env(Fields operation) {
@@ -123,12 +121,10 @@ final class Requests {
         return new AgentChange(change.fields("kwargs").values(), parameters(change));
     }
 
-    private static Optional<ActionMask> mask(Fields agent) {
-        Fields mask = agent.fields("action_mask");
-        if (mask.has("observation")) {
-            return Optional.of(new ActionMask.Observation(mask.text("observation")));
-        }
-        return mask.has("info") ? Optional.of(new ActionMask.Info(mask.text("info"))) : Optional.empty();
+    private static ActionMask mask(Fields mask) {
+        return mask.has("observation")
+            ? new ActionMask.Observation(mask.text("observation"))
+            : new ActionMask.Info(mask.text("info"));
     }
 
     private static MlpAgent.Head head(String name) {
@@ -142,27 +138,41 @@ final class Requests {
 
     private static Agent agent(Fields agent) {
         return switch (agent.text("kind")) {
-            case "random" -> new RandomAgent(mask(agent));
-            case "constant" -> new ConstantAgent(new Columns(tensors(agent.fields("action"))), mask(agent));
-            case "mlp" -> new MlpAgent(
-                parameters(agent),
-                head(agent.text("head")),
-                MlpAgent.Activation.valueOf(agent.text("activation").toUpperCase(Locale.ROOT)),
-                OptionalDouble.empty(),
-                agent.optionalNumber("normalization_epsilon"),
-                agent.optionalNumber("normalization_clip"),
-                mask(agent));
-            case "onnx" -> new OnnxAgent(
-                Base64.getDecoder().decode(agent.text("model")),
-                OnnxAgent.Head.valueOf(agent.text("head").toUpperCase(Locale.ROOT)),
-                texts(agent.fields("inputs")),
-                texts(agent.fields("outputs")),
-                agent.texts("infos"),
-                mask(agent));
-            case "python" -> new PythonAgent(
-                agent.text("name"), agent.fields("kwargs").values(), parameters(agent), mask(agent));
+            case "random" -> agent.set(new RandomAgent(), "action_mask", (set, field) ->
+                set.withActionMask(mask(agent.fields(field))));
+            case "constant" -> {
+                ConstantAgent constant = new ConstantAgent(new Columns(tensors(agent.fields("action"))));
+                yield agent.set(constant, "action_mask", (set, field) ->
+                    set.withActionMask(mask(agent.fields(field))));
+            }
+            case "mlp" -> mlp(agent);
+            case "onnx" -> {
+                OnnxAgent onnx = new OnnxAgent(
+                    Base64.getDecoder().decode(agent.text("model")),
+                    OnnxAgent.Head.valueOf(agent.text("head").toUpperCase(Locale.ROOT)))
+                    .withInputs(texts(agent.fields("inputs")))
+                    .withOutputs(texts(agent.fields("outputs")))
+                    .withInfos(agent.texts("infos").toArray(String[]::new));
+                yield agent.set(onnx, "action_mask", (set, field) -> set.withActionMask(mask(agent.fields(field))));
+            }
+            case "python" -> {
+                PythonAgent python = new PythonAgent(agent.text("name"))
+                    .withKwargs(agent.fields("kwargs").values())
+                    .withParameters(parameters(agent));
+                yield agent.set(python, "action_mask", (set, field) -> set.withActionMask(mask(agent.fields(field))));
+            }
             default -> throw new UnsupportedOperationException("the agent " + agent.text("kind"));
         };
+    }
+
+    private static MlpAgent mlp(Fields agent) {
+        MlpAgent mlp = new MlpAgent(parameters(agent), head(agent.text("head")))
+            .withActivation(MlpAgent.Activation.valueOf(agent.text("activation").toUpperCase(Locale.ROOT)));
+        if (agent.has("normalization_epsilon") || agent.has("normalization_clip")) {
+            mlp = mlp.withNormalization(
+                agent.numberOr("normalization_epsilon", 1e-8), agent.numberOr("normalization_clip", 10));
+        }
+        return agent.set(mlp, "action_mask", (set, field) -> set.withActionMask(mask(agent.fields(field))));
     }
 
     private static Parameters parameters(Fields owner) {

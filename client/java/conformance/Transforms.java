@@ -33,11 +33,12 @@ final class Transforms {
         }
         return switch (kind) {
             case "sign_rewards" -> new Transform.SignRewards();
-            case "clip_rewards" ->
-                new Transform.ClipRewards(settings.optionalNumber("low"), settings.optionalNumber("high"));
+            case "clip_rewards" -> new Transform.ClipRewards(
+                settings.numberOr("low", Double.NEGATIVE_INFINITY),
+                settings.numberOr("high", Double.POSITIVE_INFINITY));
             case "scale_rewards" -> new Transform.ScaleRewards(number(settings, "factor"), number(settings, "offset"));
             case "rescale_actions" ->
-                new Transform.RescaleActions(settings.optionalNumber("low"), settings.optionalNumber("high"));
+                new Transform.RescaleActions(settings.numberOr("low", -1), settings.numberOr("high", 1));
             case "clip_actions" -> new Transform.ClipActions();
             case "cast_observations" -> new Transform.CastObservations(
                 DataType.valueOf(settings.text("data_type").replaceFirst("DATA_TYPE_", "").toUpperCase(Locale.ROOT)),
@@ -59,7 +60,7 @@ final class Transforms {
     }
 
     private static double number(Fields settings, String name) {
-        return settings.optionalNumber(name).orElse(0);
+        return settings.numberOr(name, 0);
     }
 
     private static int integer(Fields settings, String name) {

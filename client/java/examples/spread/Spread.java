@@ -57,7 +57,8 @@ final class Spread {
         MlpAgent agent = MlpAgent.initial(
             ((Space.Dict) env.observationSpace()).spaces().get(first),
             ((Space.Dict) env.actionSpace()).spaces().get(first), new int[] {16}, 0);
-        sampler.updateAgent(new Policies(Map.of("main", agent), new PolicyMap().withPrefix("agent_", "main")));
+        PolicyMap map = new PolicyMap().withPrefix("agent_", "main");
+        sampler.updateAgent(new Policies(Map.of("main", agent)).withPolicyMap(map));
         Parameters best = agent.parameters();
         double initial = meanReturn();
         double highest = initial;

@@ -1,22 +1,17 @@
 package io.github.rollserve;
 
-import com.google.protobuf.UnsafeByteOperations;
-import io.github.rollserve.v1.ActionsHead;
 import io.github.rollserve.v1.BernoulliHead;
 import io.github.rollserve.v1.CategoricalHead;
 import io.github.rollserve.v1.DiagonalGaussianHead;
-import io.github.rollserve.v1.LayerNorm;
 import io.github.rollserve.v1.MultiCategoricalHead;
-import io.github.rollserve.v1.ObservationNormalization;
-import io.github.rollserve.v1.PolicyUpdates;
 import io.github.rollserve.v1.SeparateValue;
 import io.github.rollserve.v1.SharedValue;
 import io.github.rollserve.v1.SquashedGaussianHead;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
-import java.util.function.Consumer;
+import java.util.Objects;
+import java.util.function.DoubleConsumer;
 
 /** Agents as the wire has them. */
 final class AgentMessages {
@@ -33,9 +28,7 @@ final class AgentMessages {
                 wire.setParameters(of(change.parameters()));
             }
         } else if (update instanceof Policies policies) {
-            PolicyUpdates.Builder wire = message.getPoliciesBuilder();
-            policies.updates().forEach((name, policy) -> wire.putPolicies(name, of(policy)));
-            policies.policyMap().ifPresent(map -> wire.setPolicyMap(map.toWire()));
+            message.setPolicies(policies.toWire());
         } else {
             message.setParameters(of((Parameters) update));
         }
@@ -44,7 +37,7 @@ final class AgentMessages {
 
     static io.github.rollserve.v1.Parameters of(Parameters parameters) {
         return io.github.rollserve.v1.Parameters.newBuilder()
-            .addAllTensors(Tensors.toWire(parameters.tensors()))
+            .addAllTensors(Tensors.toWire(Objects.requireNonNull(parameters, "parameters").tensors()))
             .build();
     }
 
@@ -53,84 +46,44 @@ final class AgentMessages {
         if (agent instanceof MlpAgent mlp) {
             message.setMlp(of(mlp));
         } else if (agent instanceof OnnxAgent onnx) {
-            message.setOnnx(of(onnx));
+            message.setOnnx(onnx.toWire());
         } else if (agent instanceof PythonAgent python) {
-            io.github.rollserve.v1.PythonAgent.Builder wire = message.getPythonBuilder()
-                .setName(python.name())
-                .setKwargsJson(Json.object("kwargs", python.kwargs()))
-                .setParameters(of(python.parameters()));
-            setMask(python.actionMask(), wire::setActionMask);
+            message.setPython(python.toWire());
         } else if (agent instanceof ConstantAgent constant) {
-            io.github.rollserve.v1.ConstantAgent.Builder wire =
-                message.getConstantBuilder().addAllAction(Tensors.toWire(constant.action().tensors()));
-            setMask(constant.actionMask(), wire::setActionMask);
+            message.setConstant(constant.toWire());
         } else {
-            setMask(((RandomAgent) agent).actionMask(), message.getRandomBuilder()::setActionMask);
+            message.setRandom(((RandomAgent) agent).toWire());
         }
         return message.build();
     }
 
-    private static void setMask(Optional<ActionMask> mask, Consumer<io.github.rollserve.v1.ActionMask> setter) {
-        mask.ifPresent(source -> {
-            io.github.rollserve.v1.ActionMask.Builder message = io.github.rollserve.v1.ActionMask.newBuilder();
-            if (source instanceof ActionMask.Info info) {
-                message.setInfo(info.name());
-            } else {
-                message.setObservation(((ActionMask.Observation) source).leaf());
-            }
-            setter.accept(message.build());
-        });
-    }
-
-    private static io.github.rollserve.v1.OnnxAgent of(OnnxAgent agent) {
-        io.github.rollserve.v1.OnnxAgent.Builder message = io.github.rollserve.v1.OnnxAgent.newBuilder()
-            .setModel(UnsafeByteOperations.unsafeWrap(agent.model()))
-            .putAllInputs(agent.inputs())
-            .putAllOutputs(agent.outputs())
-            .addAllInfos(agent.infos());
-        setMask(agent.actionMask(), message::setActionMask);
-        switch (agent.head()) {
-            case CATEGORICAL -> message.setCategorical(CategoricalHead.getDefaultInstance());
-            case DIAGONAL_GAUSSIAN ->
-                message.setDiagonalGaussian(DiagonalGaussianHead.getDefaultInstance());
-            case SQUASHED_GAUSSIAN ->
-                message.setSquashedGaussian(SquashedGaussianHead.getDefaultInstance());
-            case ACTIONS -> message.setActions(ActionsHead.getDefaultInstance());
+    static io.github.rollserve.v1.ActionMask of(ActionMask mask) {
+        io.github.rollserve.v1.ActionMask.Builder message = io.github.rollserve.v1.ActionMask.newBuilder();
+        if (Objects.requireNonNull(mask, "mask") instanceof ActionMask.Info info) {
+            return message.setInfo(info.name()).build();
         }
-        return message.build();
+        return message.setObservation(((ActionMask.Observation) mask).leaf()).build();
     }
 
     private static io.github.rollserve.v1.MlpAgent of(MlpAgent agent) {
         Map<String, Tensor> tensors = agent.parameters().tensors();
-        io.github.rollserve.v1.MlpAgent.Builder message = io.github.rollserve.v1.MlpAgent.newBuilder()
-            .setActivationValue(agent.activation().ordinal() + 1)
-            .setParameters(of(agent.parameters()));
+        io.github.rollserve.v1.MlpAgent.Builder message =
+            agent.settings().toBuilder().setParameters(of(agent.parameters()));
         setHead(message, agent.head(), !tensors.containsKey("log_std"));
         setCore(message, tensors);
         setLayers(message, tensors);
         setValue(message, tensors);
         if (tensors.keySet().stream().anyMatch(name -> name.endsWith("/norm/weight"))) {
-            LayerNorm.Builder norm = LayerNorm.newBuilder();
-            agent.layerNormEpsilon().ifPresent(norm::setEpsilon);
-            message.setLayerNorm(norm);
+            message.getLayerNormBuilder();
+        } else {
+            message.clearLayerNorm();
         }
-        setNormalization(message, agent);
-        setMask(agent.actionMask(), message::setActionMask);
+        if (tensors.containsKey("observation/mean")) {
+            message.getNormalizationBuilder();
+        } else if (message.hasNormalization()) {
+            throw Errors.invalid("normalization", "a parameter 'observation/mean' beside it", "none of that name");
+        }
         return message.build();
-    }
-
-    /** Sets the normalization if the parameters have the moments of observations. */
-    private static void setNormalization(io.github.rollserve.v1.MlpAgent.Builder message, MlpAgent agent) {
-        if (!agent.parameters().tensors().containsKey("observation/mean")) {
-            if (agent.normalizationEpsilon().isPresent() || agent.normalizationClip().isPresent()) {
-                String field = agent.normalizationEpsilon().isPresent() ? "normalizationEpsilon" : "normalizationClip";
-                throw Errors.invalid(field, "a parameter 'observation/mean' beside it", "none of that name");
-            }
-            return;
-        }
-        ObservationNormalization.Builder normalization = message.getNormalizationBuilder();
-        agent.normalizationEpsilon().ifPresent(normalization::setEpsilon);
-        agent.normalizationClip().ifPresent(normalization::setClip);
     }
 
     private static void setHead(
@@ -138,13 +91,11 @@ final class AgentMessages {
         if (head instanceof MlpAgent.DiagonalGaussian gaussian) {
             DiagonalGaussianHead.Builder wire = message.getDiagonalGaussianBuilder();
             wire.setPredictedLogStd(predicted);
-            gaussian.minLogStd().ifPresent(wire::setMinLogStd);
-            gaussian.maxLogStd().ifPresent(wire::setMaxLogStd);
+            setBounds(gaussian.minLogStd(), wire::setMinLogStd, gaussian.maxLogStd(), wire::setMaxLogStd);
         } else if (head instanceof MlpAgent.SquashedGaussian gaussian) {
             SquashedGaussianHead.Builder wire = message.getSquashedGaussianBuilder();
             wire.setPredictedLogStd(predicted);
-            gaussian.minLogStd().ifPresent(wire::setMinLogStd);
-            gaussian.maxLogStd().ifPresent(wire::setMaxLogStd);
+            setBounds(gaussian.minLogStd(), wire::setMinLogStd, gaussian.maxLogStd(), wire::setMaxLogStd);
         } else if (head instanceof MlpAgent.MultiCategorical) {
             message.setMultiCategorical(MultiCategoricalHead.getDefaultInstance());
         } else if (head instanceof MlpAgent.Bernoulli) {
@@ -155,6 +106,16 @@ final class AgentMessages {
             message.getBoltzmannBuilder().setTemperature(boltzmann.temperature());
         } else {
             message.setCategorical(CategoricalHead.getDefaultInstance());
+        }
+    }
+
+    /** Sets bounds; infinite ones stand for none. */
+    static void setBounds(double low, DoubleConsumer setLow, double high, DoubleConsumer setHigh) {
+        if (low != Double.NEGATIVE_INFINITY) {
+            setLow.accept(low);
+        }
+        if (high != Double.POSITIVE_INFINITY) {
+            setHigh.accept(high);
         }
     }
 

@@ -49,6 +49,16 @@ public record AgentReturns(
         return summaries;
     }
 
+    @Override
+    public boolean equals(Object other) {
+        return Records.equal(this, other);
+    }
+
+    @Override
+    public int hashCode() {
+        return Records.hash(this);
+    }
+
     /** Returns the summary of the episodes' means over selected agents; empty if none is selected. */
     private Optional<Summary> summary(Selection selection) {
         double[] means = IntStream.range(0, returns.length)

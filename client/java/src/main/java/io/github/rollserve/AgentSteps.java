@@ -18,4 +18,14 @@ public record AgentSteps(
     Tensor rewards,
     boolean[] terminated,
     boolean[] truncated,
-    long[] policyVersions) {}
+    long[] policyVersions) {
+    @Override
+    public boolean equals(Object other) {
+        return Records.equal(this, other);
+    }
+
+    @Override
+    public int hashCode() {
+        return Records.hash(this);
+    }
+}

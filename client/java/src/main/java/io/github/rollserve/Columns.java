@@ -7,6 +7,7 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.function.UnaryOperator;
 
@@ -32,7 +33,7 @@ public record Columns(Map<String, Tensor> tensors) {
      * @param tensors the tensors by name, in an order that is kept
      */
     public Columns {
-        tensors = Collections.unmodifiableMap(new LinkedHashMap<>(tensors));
+        tensors = Arguments.map("tensors", tensors);
     }
 
     /**
@@ -42,7 +43,7 @@ public record Columns(Map<String, Tensor> tensors) {
      * @return the columns
      */
     public static Columns plain(Tensor tensor) {
-        return new Columns(Map.of("", tensor));
+        return new Columns(Map.of("", Objects.requireNonNull(tensor, "tensor")));
     }
 
     /** {@return the only tensor of a plain space, which has the empty name} */
@@ -58,7 +59,7 @@ public record Columns(Map<String, Tensor> tensors) {
      * @throws InvalidArgumentException if there is none of that name; the message has the names
      */
     public Tensor get(String name) {
-        Tensor tensor = tensors.get(name);
+        Tensor tensor = tensors.get(Objects.requireNonNull(name, "name"));
         if (tensor == null) {
             throw Errors.invalid("name", "one of " + quoted(tensors.keySet()), quoted(List.of(name)));
         }
@@ -72,7 +73,7 @@ public record Columns(Map<String, Tensor> tensors) {
      * @return a truth value for each row; empty if all rows have a value
      */
     public Optional<boolean[]> mask(String name) {
-        return Optional.ofNullable(tensors.get(maskName(name)))
+        return Optional.ofNullable(tensors.get(maskName(Objects.requireNonNull(name, "name"))))
             .filter(mask -> mask.dataType() == DataType.BOOL)
             .map(Tensor::booleans);
     }

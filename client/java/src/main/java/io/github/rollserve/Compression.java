@@ -1,5 +1,6 @@
 package io.github.rollserve;
 
+import java.util.List;
 
 /** A lossless codec that columns of batches may come in. Each needs a library, which is optional otherwise. */
 public enum Compression {
@@ -20,11 +21,16 @@ public enum Compression {
         return io.github.rollserve.v1.Compression.forNumber(ordinal() + 1);
     }
 
-    /** Throws unless the library is there. */
-    Compression checkAvailable() {
+    /** Copies codecs; throws unless their libraries are there. */
+    static List<Compression> available(Compression... codecs) {
+        List<Compression> copy = Arguments.list("codecs", codecs);
+        copy.forEach(Compression::checkAvailable);
+        return copy;
+    }
+
+    private void checkAvailable() {
         try {
             Class.forName(className, false, Compression.class.getClassLoader());
-            return this;
         } catch (ClassNotFoundException missing) {
             throw Errors.invalid("compression", artifact + " among the libraries of the program for " + this, "none");
         }

@@ -19,10 +19,12 @@ import io.grpc.netty.GrpcSslContexts;
 import io.grpc.netty.NettySslContextChannelCredentials;
 import io.grpc.stub.ClientCalls;
 import io.netty.handler.ssl.SslContextBuilder;
+import java.io.IOException;
+import java.io.InputStream;
 import java.time.Duration;
+import java.util.Objects;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
-import javax.net.ssl.SSLException;
 
 /** A connection to a server, with the metadata of its calls and the versions that its client has set. */
 final class Connection {
@@ -45,7 +47,7 @@ final class Connection {
 
     /** Returns a connection, which connects by itself when it is first used. */
     static Connection to(String target, ConnectionOptions options) {
-        if (target.isBlank()) {
+        if (Objects.requireNonNull(target, "target").isBlank()) {
             throw Errors.invalid("target", "HOST:PORT, such as 127.0.0.1:50051", "nothing");
         }
         Token token = Token.of(target, options);
@@ -60,7 +62,8 @@ final class Connection {
                 .keepAliveTime(20, TimeUnit.SECONDS)
                 .keepAliveTimeout(10, TimeUnit.SECONDS)
                 .build();
-            Channel channel = ClientInterceptors.intercept(managed, interceptor(token, options.sampler()));
+            Channel own = ClientInterceptors.intercept(managed, interceptor(token, options.sampler()));
+            Channel channel = ClientInterceptors.interceptForward(own, options.interceptors());
             return new Connection(target, options, managed, channel);
         } catch (IllegalArgumentException refused) {
             throw Errors.invalid("target", "HOST:PORT, such as 127.0.0.1:50051", refused.getMessage());
@@ -68,7 +71,13 @@ final class Connection {
     }
 
     private static ChannelCredentials credentials(ConnectionOptions options) {
-        if (!options.isEncrypted()) {
+        if (options.credentials() != null && options.namesTls()) {
+            throw Errors.invalid("credentials", "either credentials, or tls, ca, cert and key", "both");
+        }
+        if (options.credentials() != null) {
+            return options.credentials();
+        }
+        if (!options.namesTls()) {
             return InsecureChannelCredentials.create();
         }
         if ((options.cert() == null) != (options.key() == null)) {
@@ -79,15 +88,19 @@ final class Connection {
         String field = "ca";
         try {
             if (options.ca() != null) {
-                tls.trustManager(options.ca().toFile());
+                try (InputStream ca = options.ca().open()) {
+                    tls.trustManager(ca);
+                }
             }
             field = "cert";
             if (options.cert() != null) {
-                tls.keyManager(options.cert().toFile(), options.key().toFile());
+                try (InputStream cert = options.cert().open(); InputStream key = options.key().open()) {
+                    tls.keyManager(cert, key);
+                }
             }
             return NettySslContextChannelCredentials.create(tls.build());
-        } catch (IllegalArgumentException | SSLException refused) {
-            throw Errors.invalid(field, "a PEM file", refused.getMessage());
+        } catch (IllegalArgumentException | IOException refused) { // an SSLException is an IOException
+            throw Errors.invalid(field, "certificates or a key in the PEM format", refused);
         }
     }
 
@@ -169,7 +182,7 @@ final class Connection {
         try {
             interruptions.pause(error, false, false);
         } catch (DeadlineException passed) {
-            if (!passed.reason().isEmpty()) {
+            if (passed.reason() != Reason.NONE) {
                 throw passed; // a server at work says so
             }
             if (interruptions.last() != null) {

@@ -1,5 +1,8 @@
 package io.github.rollserve;
 
+import io.grpc.ChannelCredentials;
+import io.grpc.ClientInterceptor;
+import io.grpc.InsecureChannelCredentials;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
@@ -15,9 +18,11 @@ public final class ConnectionOptions {
     private List<Compression> compression = List.of();
     private boolean shared;
     private boolean tls;
-    private Path ca;
-    private Path cert;
-    private Path key;
+    private Pem ca;
+    private Pem cert;
+    private Pem key;
+    private ChannelCredentials credentials;
+    private List<ClientInterceptor> interceptors = List.of();
     private String token;
     private Path tokenFile;
     private Consumer<String> warningListener = text ->
@@ -36,6 +41,8 @@ public final class ConnectionOptions {
         ca = other.ca;
         cert = other.cert;
         key = other.key;
+        credentials = other.credentials;
+        interceptors = other.interceptors;
         token = other.token;
         tokenFile = other.tokenFile;
         warningListener = other.warningListener;
@@ -49,7 +56,7 @@ public final class ConnectionOptions {
      */
     public ConnectionOptions withSampler(String name) {
         ConnectionOptions changed = new ConnectionOptions(this);
-        changed.sampler = name;
+        changed.sampler = Objects.requireNonNull(name, "name");
         return changed;
     }
 
@@ -92,8 +99,7 @@ public final class ConnectionOptions {
      */
     public ConnectionOptions withCompression(Compression... codecs) {
         ConnectionOptions changed = new ConnectionOptions(this);
-        changed.compression = List.of(codecs);
-        changed.compression.forEach(Compression::checkAvailable);
+        changed.compression = Compression.available(codecs);
         return changed;
     }
 
@@ -119,7 +125,19 @@ public final class ConnectionOptions {
      */
     public ConnectionOptions withCa(Path file) {
         ConnectionOptions changed = new ConnectionOptions(this);
-        changed.ca = file;
+        changed.ca = Pem.of(file);
+        return changed;
+    }
+
+    /**
+     * Sets the content of such a file; see {@link #withCa(Path)}.
+     *
+     * @param content the content of the file, as a secret store has it
+     * @return the options
+     */
+    public ConnectionOptions withCa(byte[] content) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.ca = Pem.of(content);
         return changed;
     }
 
@@ -132,7 +150,19 @@ public final class ConnectionOptions {
      */
     public ConnectionOptions withCert(Path file) {
         ConnectionOptions changed = new ConnectionOptions(this);
-        changed.cert = file;
+        changed.cert = Pem.of(file);
+        return changed;
+    }
+
+    /**
+     * Sets the content of such a file; see {@link #withCert(Path)}.
+     *
+     * @param content the content of the file, as a secret store has it
+     * @return the options
+     */
+    public ConnectionOptions withCert(byte[] content) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.cert = Pem.of(content);
         return changed;
     }
 
@@ -144,19 +174,56 @@ public final class ConnectionOptions {
      */
     public ConnectionOptions withKey(Path file) {
         ConnectionOptions changed = new ConnectionOptions(this);
-        changed.key = file;
+        changed.key = Pem.of(file);
         return changed;
     }
 
     /**
-     * Encrypts the connection if one of Java's own authorities signed the server's certificate. The files above encrypt
-     * it, too.
+     * Sets the content of such a file; see {@link #withKey(Path)}.
+     *
+     * @param content the content of the file, as a secret store has it
+     * @return the options
+     */
+    public ConnectionOptions withKey(byte[] content) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.key = Pem.of(content);
+        return changed;
+    }
+
+    /**
+     * Encrypts the connection if one of Java's own authorities signed the server's certificate. {@code withCa} and
+     * {@code withCert} encrypt it, too.
      *
      * @return the options
      */
     public ConnectionOptions withTls() {
         ConnectionOptions changed = new ConnectionOptions(this);
         changed.tls = true;
+        return changed;
+    }
+
+    /**
+     * Sets gRPC's own credentials, such as {@code TlsChannelCredentials} with trust managers, instead of those of
+     * {@code withTls}, {@code withCa}, {@code withCert} and {@code withKey}.
+     *
+     * @param credentials the credentials
+     * @return the options
+     */
+    public ConnectionOptions withCredentials(ChannelCredentials credentials) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.credentials = Objects.requireNonNull(credentials, "credentials");
+        return changed;
+    }
+
+    /**
+     * Sets interceptors of all RPCs, for tracing, metrics or metadata. They do not see the token.
+     *
+     * @param interceptors the interceptors, of which the first one is called first
+     * @return the options
+     */
+    public ConnectionOptions withInterceptors(ClientInterceptor... interceptors) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.interceptors = Arguments.list("interceptors", interceptors);
         return changed;
     }
 
@@ -169,7 +236,7 @@ public final class ConnectionOptions {
      */
     public ConnectionOptions withToken(String text) {
         ConnectionOptions changed = new ConnectionOptions(this);
-        changed.token = text;
+        changed.token = Objects.requireNonNull(text, "text");
         return changed;
     }
 
@@ -181,7 +248,7 @@ public final class ConnectionOptions {
      */
     public ConnectionOptions withTokenFile(Path file) {
         ConnectionOptions changed = new ConnectionOptions(this);
-        changed.tokenFile = file;
+        changed.tokenFile = Objects.requireNonNull(file, "file");
         return changed;
     }
 
@@ -224,18 +291,32 @@ public final class ConnectionOptions {
     }
 
     boolean isEncrypted() {
+        return credentials == null
+            ? namesTls()
+            : !(credentials.withoutBearerTokens() instanceof InsecureChannelCredentials);
+    }
+
+    boolean namesTls() {
         return tls || ca != null || cert != null || key != null;
     }
 
-    Path ca() {
+    ChannelCredentials credentials() {
+        return credentials;
+    }
+
+    List<ClientInterceptor> interceptors() {
+        return interceptors;
+    }
+
+    Pem ca() {
         return ca;
     }
 
-    Path cert() {
+    Pem cert() {
         return cert;
     }
 
-    Path key() {
+    Pem key() {
         return key;
     }
 

@@ -39,7 +39,7 @@ final class Contact {
             return Errors.classify(
                 known.details().withMessage(known.getMessage() + " (through the proxy of " + proxy() + ")"));
         }
-        boolean isClosed = known instanceof UnavailableException && known.reason().isEmpty() && !made;
+        boolean isClosed = known instanceof UnavailableException && known.reason() == Reason.NONE && !made;
         if (!isClosed || TlsFailures.isUnreachable(error)) {
             return known;
         }

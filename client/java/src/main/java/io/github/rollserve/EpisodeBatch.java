@@ -267,7 +267,7 @@ public final class EpisodeBatch {
      * @throws RollserveException if columns do not fit together, or one of them takes 2 GiB or more
      */
     public static EpisodeBatch concatenate(List<EpisodeBatch> batches) {
-        return Joining.concatenate(batches);
+        return Joining.concatenate(Arguments.list("batches", batches));
     }
 
     /**

@@ -13,7 +13,7 @@ import java.util.Set;
 final class Errors {
     private static final Metadata.Key<String> REASON = key("rollserve-reason");
     private static final Metadata.Key<String> REQUEST_ID = key("rollserve-request-id");
-    private static final Set<String> ACCESS_REASONS =
+    private static final Set<Reason> ACCESS_REASONS =
         Set.of(Reason.TOKEN_MISSING, Reason.TOKEN_INVALID, Reason.TOKEN_EXPIRED, Reason.SCOPE_MISSING);
 
     private Errors() {}
@@ -62,7 +62,7 @@ final class Errors {
 
     /** Returns the exception of the tree that a status code and a reason belong to. */
     static RollserveException classify(Details details) {
-        if (ACCESS_REASONS.contains(details.reason())) {
+        if (ACCESS_REASONS.contains(Reason.named(details.reason()))) {
             return new AccessException(details);
         }
         return switch (details.code()) {
@@ -86,7 +86,7 @@ final class Errors {
     static InvalidArgumentException invalid(String field, Object expected, Object got) {
         String message = mismatch(field, expected, got);
         return new InvalidArgumentException(
-            new Details(message, Status.Code.INVALID_ARGUMENT, Reason.INVALID_VALUE, field, "", null));
+            new Details(message, Status.Code.INVALID_ARGUMENT, Reason.INVALID_VALUE.name(), field, "", null));
     }
 
     /** Returns the exception for a message that violates the wire contract. */

@@ -68,6 +68,16 @@ public record Evaluation(
         }
     }
 
+    @Override
+    public boolean equals(Object other) {
+        return Records.equal(this, other);
+    }
+
+    @Override
+    public int hashCode() {
+        return Records.hash(this);
+    }
+
     static Evaluation from(
         io.github.rollserve.v1.Evaluation message, Optional<EpisodeBatch> episodes,
         Optional<MultiAgentBatch> multiAgentEpisodes) {

@@ -4,8 +4,8 @@ import io.github.rollserve.v1.EpisodeDelivery;
 import io.github.rollserve.v1.EvaluateRequest;
 import io.grpc.Deadline;
 import java.time.Duration;
-import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
 
@@ -85,7 +85,7 @@ public final class EvaluationOptions {
      * @return the options
      */
     public EvaluationOptions withEnv(EnvSpec spec) {
-        return with(builder -> builder.setEnvironment(EnvMessages.of(spec)));
+        return with(builder -> builder.setEnvironment(Objects.requireNonNull(spec, "spec").toWire()));
     }
 
     /**
@@ -157,7 +157,7 @@ public final class EvaluationOptions {
      * @return the options
      */
     public EvaluationOptions withExploration(Exploration exploration) {
-        return with(builder -> builder.setExploration(exploration.toWire()));
+        return with(builder -> builder.setExploration(Objects.requireNonNull(exploration, "exploration").toWire()));
     }
 
     /**
@@ -198,7 +198,8 @@ public final class EvaluationOptions {
      * @return the options
      */
     public EvaluationOptions withPolicyMaps(PolicyMap... maps) {
-        List<io.github.rollserve.v1.PolicyMap> messages = Arrays.stream(maps).map(PolicyMap::toWire).toList();
+        List<io.github.rollserve.v1.PolicyMap> messages =
+            Arguments.list("maps", maps).stream().map(PolicyMap::toWire).toList();
         return with(builder -> builder.clearPolicyMaps().addAllPolicyMaps(messages));
     }
 

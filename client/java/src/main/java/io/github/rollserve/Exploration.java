@@ -1,5 +1,6 @@
 package io.github.rollserve;
 
+import java.util.Objects;
 import java.util.stream.DoubleStream;
 
 /**
@@ -26,7 +27,7 @@ public final class Exploration {
      */
     public static Exploration temperatures(double... divisors) {
         return new Exploration(io.github.rollserve.v1.Exploration.newBuilder()
-            .addAllTemperatures(DoubleStream.of(divisors).boxed().toList()));
+            .addAllTemperatures(DoubleStream.of(Objects.requireNonNull(divisors, "divisors")).boxed().toList()));
     }
 
     /**
@@ -37,7 +38,7 @@ public final class Exploration {
      */
     public static Exploration noiseScales(double... factors) {
         return new Exploration(io.github.rollserve.v1.Exploration.newBuilder()
-            .addAllNoiseScales(DoubleStream.of(factors).boxed().toList()));
+            .addAllNoiseScales(DoubleStream.of(Objects.requireNonNull(factors, "factors")).boxed().toList()));
     }
 
     /**
@@ -48,7 +49,7 @@ public final class Exploration {
      */
     public static Exploration epsilons(double... probabilities) {
         return new Exploration(io.github.rollserve.v1.Exploration.newBuilder()
-            .addAllEpsilons(DoubleStream.of(probabilities).boxed().toList()));
+            .addAllEpsilons(DoubleStream.of(Objects.requireNonNull(probabilities, "probabilities")).boxed().toList()));
     }
 
     io.github.rollserve.v1.Exploration toWire() {

@@ -1,6 +1,7 @@
 package io.github.rollserve;
 
 import io.github.rollserve.v1.Fragments;
+import java.util.Objects;
 import java.util.function.UnaryOperator;
 
 /** Options of calls that sample fragments. Each method returns options with one more set. */
@@ -20,7 +21,7 @@ public final class FragmentOptions {
      * @param sampling the options of all sampling calls
      */
     public FragmentOptions(SamplingOptions sampling) {
-        this(sampling, Fragments.getDefaultInstance());
+        this(Objects.requireNonNull(sampling, "sampling"), Fragments.getDefaultInstance());
     }
 
     private FragmentOptions(SamplingOptions sampling, Fragments wire) {

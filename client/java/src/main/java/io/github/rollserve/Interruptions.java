@@ -16,7 +16,7 @@ final class Interruptions {
     private static final long FIRST_PAUSE = TimeUnit.MILLISECONDS.toNanos(100);
     private static final long MAX_PAUSE = TimeUnit.SECONDS.toNanos(5);
     /** Reasons of workers that the server itself has replaced in vain. */
-    private static final Set<String> LOST_AGAIN =
+    private static final Set<Reason> LOST_AGAIN =
         Set.of(Reason.WORKER_LOST_AGAIN, Reason.WORKER_HUNG, Reason.WORKER_OUT_OF_MEMORY);
 
     private final Connection connection;
@@ -93,11 +93,11 @@ final class Interruptions {
         }
         return hasBegun
             ? canRepeat && !LOST_AGAIN.contains(failure.reason())
-            : connection.contact().wasMade() && failure.reason().isEmpty();
+            : connection.contact().wasMade() && failure.reason() == Reason.NONE;
     }
 
     private RollserveException finished(RollserveException failure) {
-        if (!(failure instanceof DeadlineException) || !failure.reason().isEmpty()) {
+        if (!(failure instanceof DeadlineException) || failure.reason() != Reason.NONE) {
             return failure;
         }
         String message = "deadline: the call was not over when its deadline passed" + after();
@@ -109,7 +109,7 @@ final class Interruptions {
     DeadlineException silence() {
         String message = "timeout: no progress for " + timeout.toMillis() / 1000.0 + " s" + after();
         return new DeadlineException(
-            new Details(message, Status.Code.DEADLINE_EXCEEDED, Reason.NO_PROGRESS, "timeout", "", last));
+            new Details(message, Status.Code.DEADLINE_EXCEEDED, Reason.NO_PROGRESS.name(), "timeout", "", last));
     }
 
     /** Returns how the last interrupted attempt ended; null if none was. */

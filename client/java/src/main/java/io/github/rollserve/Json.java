@@ -6,6 +6,7 @@ import com.google.gson.JsonIOException;
 import com.google.gson.JsonSyntaxException;
 import com.google.gson.ToNumberPolicy;
 import java.util.Map;
+import java.util.Objects;
 
 /** JSON objects, in which arguments of environments and agents travel. */
 final class Json {
@@ -19,7 +20,7 @@ final class Json {
 
     /** Writes an object; an empty text stands for an empty one. */
     static String object(String field, Map<String, ?> values) {
-        return values.isEmpty() ? "" : value(field, values);
+        return Objects.requireNonNull(values, field).isEmpty() ? "" : value(field, values);
     }
 
     static String value(String field, Object value) {

@@ -1,9 +1,11 @@
 package io.github.rollserve;
 
-import java.util.Optional;
-import java.util.OptionalDouble;
+import io.github.rollserve.v1.LayerNorm;
+import io.github.rollserve.v1.ObservationNormalization;
+import java.util.Objects;
 import java.util.Random;
 import java.util.TreeMap;
+import java.util.function.UnaryOperator;
 
 /**
  * A multilayer perceptron with a distribution over actions at its end, evaluated in float32.
@@ -17,24 +19,15 @@ import java.util.TreeMap;
  * predict it, and {@code core/weight_ih} and so on for a recurrent core. With {@code observation/mean} and
  * {@code observation/variance}, float64 (inputs), observations are normalized first.
  *
- * @param parameters the parameters, float32, and float64 of the normalization
- * @param head the meaning of the output
- * @param activation the function of the hidden layers
- * @param layerNormEpsilon the number that layer norm adds to the variance; empty for 1e-5
- * @param normalizationEpsilon the number that the normalization adds to the variance; empty for 1e-8
- * @param normalizationClip the bound of normalized observations; empty for 10
- * @param actionMask the source of the action mask; empty for none
+ * <p>Each method that begins with {@code with} returns an agent with one more setting. Agents are equal if their
+ * parameters and settings are.
  */
 @CheckReturnValue
-public record MlpAgent(
-    Parameters parameters,
-    Head head,
-    Activation activation,
-    OptionalDouble layerNormEpsilon,
-    OptionalDouble normalizationEpsilon,
-    OptionalDouble normalizationClip,
-    Optional<ActionMask> actionMask)
-    implements Agent {
+public final class MlpAgent implements Agent {
+    private final Parameters parameters;
+    private final Head head;
+    private final io.github.rollserve.v1.MlpAgent settings; // without what follows from the parameters
+
     /** A function of each element of a hidden layer. The number on the wire is the position, from 1. */
     public enum Activation {
         /** The hyperbolic tangent. */
@@ -61,26 +54,26 @@ public record MlpAgent(
      * The means of a Box's elements, and the logarithms of their standard deviations unless a parameter {@code log_std}
      * has them.
      *
-     * @param minLogStd the lower bound that log_std is clipped to; empty for none
-     * @param maxLogStd the upper bound; empty for none
+     * @param minLogStd the lower bound that log_std is clipped to; negative infinity for none
+     * @param maxLogStd the upper bound; infinity for none
      */
-    public record DiagonalGaussian(OptionalDouble minLogStd, OptionalDouble maxLogStd) implements Head {
+    public record DiagonalGaussian(double minLogStd, double maxLogStd) implements Head {
         /** Creates a head without bounds. */
         public DiagonalGaussian() {
-            this(OptionalDouble.empty(), OptionalDouble.empty());
+            this(Double.NEGATIVE_INFINITY, Double.POSITIVE_INFINITY);
         }
     }
 
     /**
      * As {@link DiagonalGaussian}, before tanh, which maps samples into the bounds of a Box.
      *
-     * @param minLogStd the lower bound that log_std is clipped to; empty for none
-     * @param maxLogStd the upper bound; empty for none
+     * @param minLogStd the lower bound that log_std is clipped to; negative infinity for none
+     * @param maxLogStd the upper bound; infinity for none
      */
-    public record SquashedGaussian(OptionalDouble minLogStd, OptionalDouble maxLogStd) implements Head {
+    public record SquashedGaussian(double minLogStd, double maxLogStd) implements Head {
         /** Creates a head without bounds. */
         public SquashedGaussian() {
-            this(OptionalDouble.empty(), OptionalDouble.empty());
+            this(Double.NEGATIVE_INFINITY, Double.POSITIVE_INFINITY);
         }
     }
 
@@ -111,46 +104,65 @@ public record MlpAgent(
      * @param head the meaning of the output
      */
     public MlpAgent(Parameters parameters, Head head) {
-        this(parameters, head, Activation.TANH, OptionalDouble.empty());
-    }
-
-    /**
-     * Creates an agent without an action mask, whose normalization has the default constants.
-     *
-     * @param parameters the parameters, float32, and float64 of the normalization
-     * @param head the meaning of the output
-     * @param activation the function of the hidden layers
-     * @param layerNormEpsilon the number that layer norm adds to the variance; empty for 1e-5
-     */
-    public MlpAgent(Parameters parameters, Head head, Activation activation, OptionalDouble layerNormEpsilon) {
         this(
-            parameters, head, activation, layerNormEpsilon, OptionalDouble.empty(), OptionalDouble.empty(),
-            Optional.empty());
+            Objects.requireNonNull(parameters, "parameters"),
+            Objects.requireNonNull(head, "head"),
+            io.github.rollserve.v1.MlpAgent.newBuilder()
+                .setActivationValue(Activation.TANH.ordinal() + 1)
+                .build());
+    }
+
+    private MlpAgent(Parameters parameters, Head head, io.github.rollserve.v1.MlpAgent settings) {
+        this.parameters = parameters;
+        this.head = head;
+        this.settings = settings;
+    }
+
+    private MlpAgent with(UnaryOperator<io.github.rollserve.v1.MlpAgent.Builder> change) {
+        return new MlpAgent(parameters, head, change.apply(settings.toBuilder()).build());
     }
 
     /**
-     * Returns an agent with other constants of the normalization, whose moments are among the parameters.
+     * Sets the function of the hidden layers.
      *
-     * @param epsilon the number that is added to the variance
-     * @param clip the bound of normalized observations
+     * @param activation the function; {@link Activation#TANH} by default
+     * @return the agent
+     */
+    public MlpAgent withActivation(Activation activation) {
+        int number = Objects.requireNonNull(activation, "activation").ordinal() + 1;
+        return with(builder -> builder.setActivationValue(number));
+    }
+
+    /**
+     * Sets the number that layer norm adds to the variance. It has no effect without layer norm.
+     *
+     * @param epsilon the number; 1e-5 by default
+     * @return the agent
+     */
+    public MlpAgent withLayerNormEpsilon(double epsilon) {
+        return with(builder -> builder.setLayerNorm(LayerNorm.newBuilder().setEpsilon(epsilon)));
+    }
+
+    /**
+     * Sets the constants of the normalization, whose moments have to be among the parameters.
+     *
+     * @param epsilon the number that is added to the variance; 1e-8 by default
+     * @param clip the bound of normalized observations; 10 by default
      * @return the agent
      */
     public MlpAgent withNormalization(double epsilon, double clip) {
-        return new MlpAgent(
-            parameters, head, activation, layerNormEpsilon, OptionalDouble.of(epsilon), OptionalDouble.of(clip),
-            actionMask);
+        return with(builder -> builder.setNormalization(
+            ObservationNormalization.newBuilder().setEpsilon(epsilon).setClip(clip)));
     }
 
     /**
-     * Returns an agent with an action mask.
+     * Sets an action mask.
      *
-     * @param mask the source of the mask
+     * @param mask the source of the mask; none by default
      * @return the agent
      */
     public MlpAgent withActionMask(ActionMask mask) {
-        return new MlpAgent(
-            parameters, head, activation, layerNormEpsilon, normalizationEpsilon, normalizationClip,
-            Optional.of(mask));
+        return with(builder -> builder.setActionMask(AgentMessages.of(mask)));
     }
 
     /**
@@ -169,8 +181,10 @@ public record MlpAgent(
      * @throws InvalidArgumentException if no head fits the action space, or a size is below 1
      */
     public static MlpAgent initial(Space observationSpace, Space actionSpace, int[] hiddenSizes, long seed) {
+        Objects.requireNonNull(observationSpace, "observationSpace");
+        Objects.requireNonNull(hiddenSizes, "hiddenSizes");
         Random random = new Random(seed);
-        Head head = headFor(actionSpace);
+        Head head = headFor(Objects.requireNonNull(actionSpace, "actionSpace"));
         TreeMap<String, Tensor> tensors = new TreeMap<>();
         int inputs = observationSpace.flatSize();
         for (int layer = 0; layer <= hiddenSizes.length; layer++) {
@@ -206,5 +220,36 @@ public record MlpAgent(
         }
         String expected = "a Discrete, MultiDiscrete or MultiBinary space, or a Box of floats";
         throw Errors.invalid("actionSpace", expected, actions);
+    }
+
+    /** {@return the parameters} */
+    public Parameters parameters() {
+        return parameters;
+    }
+
+    /** {@return the meaning of the output} */
+    public Head head() {
+        return head;
+    }
+
+    @Override
+    public boolean equals(Object other) {
+        return other instanceof MlpAgent agent && parameters.equals(agent.parameters) && head.equals(agent.head)
+            && settings.equals(agent.settings);
+    }
+
+    @Override
+    public int hashCode() {
+        return Objects.hash(parameters, head, settings);
+    }
+
+    /** {@return the head, and the names, types and shapes of the parameters} */
+    @Override
+    public String toString() {
+        return "MlpAgent[" + head + ", " + parameters.tensors() + "]";
+    }
+
+    io.github.rollserve.v1.MlpAgent settings() {
+        return settings;
     }
 }

@@ -144,7 +144,7 @@ public final class MultiAgentBatch {
      * @throws RollserveException if the agents differ, or only some of the batches have global states
      */
     public static MultiAgentBatch concatenate(List<MultiAgentBatch> batches) {
-        if (batches.isEmpty()) {
+        if (Arguments.list("batches", batches).isEmpty()) {
             throw Errors.invalid("batches", "at least one", "none");
         }
         List<String> agents = batches.get(0).agents;

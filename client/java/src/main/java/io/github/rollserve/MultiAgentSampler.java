@@ -83,7 +83,7 @@ public final class MultiAgentSampler {
      *
      * @param numSteps the least number of steps
      * @param options options of the call
-     * @return the stream, which makes the call when it is first read
+     * @return the stream of the call, which begins at once
      */
     public SampleStream<MultiAgentBatch> streamSamples(long numSteps, SamplingOptions options) {
         return streams.samples(numSteps, options);
@@ -94,7 +94,7 @@ public final class MultiAgentSampler {
      *
      * @param numEpisodesPerWorker the number of episodes of each worker
      * @param options options of the call
-     * @return the stream, which makes the call when it is first read
+     * @return the stream of the call, which begins at once
      */
     public SampleStream<MultiAgentBatch> streamExactEpisodes(long numEpisodesPerWorker, SamplingOptions options) {
         return streams.exactEpisodes(numEpisodesPerWorker, options);
@@ -105,7 +105,7 @@ public final class MultiAgentSampler {
      *
      * @param numSteps the number of steps, a multiple of the number of rows of all workers
      * @param options options of the call
-     * @return the stream, which makes the call when it is first read
+     * @return the stream of the call, which begins at once
      */
     public SampleStream<MultiAgentBatch> streamFragments(long numSteps, FragmentOptions options) {
         return streams.fragments(numSteps, options);

@@ -1,28 +1,22 @@
 package io.github.rollserve;
 
-import java.util.List;
+import com.google.protobuf.ByteString;
+import io.github.rollserve.v1.ActionsHead;
+import io.github.rollserve.v1.CategoricalHead;
+import io.github.rollserve.v1.DiagonalGaussianHead;
+import io.github.rollserve.v1.SquashedGaussianHead;
 import java.util.Map;
-import java.util.Optional;
+import java.util.Objects;
+import java.util.function.UnaryOperator;
 
 /**
- * A model in the ONNX format. The comment on {@code OnnxAgent} in the protos describes its inputs and outputs.
- *
- * @param model the serialized ModelProto, which is not copied
- * @param head the meaning of the outputs
- * @param inputs the names of inputs by role, where they differ from the role
- * @param outputs the names of outputs by role, where they differ from the role
- * @param infos the names of further outputs, which become infos of the agent
- * @param actionMask the source of the action mask; empty for none
+ * A model in the ONNX format. The comment on {@code OnnxAgent} in the protos describes its inputs and outputs. Each
+ * method returns an agent with one more setting.
  */
 @CheckReturnValue
-public record OnnxAgent(
-    byte[] model,
-    Head head,
-    Map<String, String> inputs,
-    Map<String, String> outputs,
-    List<String> infos,
-    Optional<ActionMask> actionMask)
-    implements Agent {
+public final class OnnxAgent implements Agent {
+    private final io.github.rollserve.v1.OnnxAgent wire;
+
     /** The meaning of the outputs of a model. */
     public enum Head {
         /** The output {@code logits} has the logits of a Discrete action. */
@@ -38,20 +32,84 @@ public record OnnxAgent(
     /**
      * Creates an agent whose inputs and outputs have their roles as names.
      *
-     * @param model the serialized ModelProto
+     * @param model the serialized ModelProto, which is copied
      * @param head the meaning of the outputs
      */
     public OnnxAgent(byte[] model, Head head) {
-        this(model, head, Map.of(), Map.of(), List.of(), Optional.empty());
+        this(start(model, head));
+    }
+
+    private OnnxAgent(io.github.rollserve.v1.OnnxAgent wire) {
+        this.wire = wire;
+    }
+
+    private static io.github.rollserve.v1.OnnxAgent start(byte[] model, Head head) {
+        io.github.rollserve.v1.OnnxAgent.Builder message = io.github.rollserve.v1.OnnxAgent.newBuilder()
+            .setModel(ByteString.copyFrom(Objects.requireNonNull(model, "model")));
+        switch (Objects.requireNonNull(head, "head")) {
+            case CATEGORICAL -> message.setCategorical(CategoricalHead.getDefaultInstance());
+            case DIAGONAL_GAUSSIAN -> message.setDiagonalGaussian(DiagonalGaussianHead.getDefaultInstance());
+            case SQUASHED_GAUSSIAN -> message.setSquashedGaussian(SquashedGaussianHead.getDefaultInstance());
+            case ACTIONS -> message.setActions(ActionsHead.getDefaultInstance());
+        }
+        return message.build();
+    }
+
+    private OnnxAgent with(UnaryOperator<io.github.rollserve.v1.OnnxAgent.Builder> change) {
+        return new OnnxAgent(change.apply(wire.toBuilder()).build());
     }
 
     /**
-     * Returns an agent with an action mask.
+     * Sets the names of inputs, where they differ from their roles.
      *
-     * @param mask the source of the mask
+     * @param inputs the names by role
+     * @return the agent
+     */
+    public OnnxAgent withInputs(Map<String, String> inputs) {
+        return with(builder -> builder.clearInputs().putAllInputs(Arguments.map("inputs", inputs)));
+    }
+
+    /**
+     * Sets the names of outputs, where they differ from their roles.
+     *
+     * @param outputs the names by role
+     * @return the agent
+     */
+    public OnnxAgent withOutputs(Map<String, String> outputs) {
+        return with(builder -> builder.clearOutputs().putAllOutputs(Arguments.map("outputs", outputs)));
+    }
+
+    /**
+     * Sets the names of further outputs, which become infos of the agent.
+     *
+     * @param infos the names
+     * @return the agent
+     */
+    public OnnxAgent withInfos(String... infos) {
+        return with(builder -> builder.clearInfos().addAllInfos(Arguments.list("infos", infos)));
+    }
+
+    /**
+     * Sets an action mask.
+     *
+     * @param mask the source of the mask; none by default
      * @return the agent
      */
     public OnnxAgent withActionMask(ActionMask mask) {
-        return new OnnxAgent(model, head, inputs, outputs, infos, Optional.of(mask));
+        return with(builder -> builder.setActionMask(AgentMessages.of(mask)));
+    }
+
+    @Override
+    public boolean equals(Object other) {
+        return other instanceof OnnxAgent agent && wire.equals(agent.wire);
+    }
+
+    @Override
+    public int hashCode() {
+        return wire.hashCode();
+    }
+
+    io.github.rollserve.v1.OnnxAgent toWire() {
+        return wire;
     }
 }

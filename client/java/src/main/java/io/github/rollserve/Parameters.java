@@ -20,6 +20,6 @@ public record Parameters(Map<String, Tensor> tensors) implements PolicyUpdate {
      * @param tensors the parameters by name; they are sent in ascending order of their names
      */
     public Parameters {
-        tensors = Collections.unmodifiableMap(new TreeMap<>(tensors));
+        tensors = Collections.unmodifiableMap(new TreeMap<>(Arguments.<Tensor>map("tensors", tensors)));
     }
 }

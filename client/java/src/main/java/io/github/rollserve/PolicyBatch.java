@@ -19,6 +19,16 @@ import java.util.Arrays;
 public record PolicyBatch(
     String policy, EpisodeBatch batch, int[] agentPositions, long[] envSteps, double[] rewardsBefore) {
 
+    @Override
+    public boolean equals(Object other) {
+        return Records.equal(this, other);
+    }
+
+    @Override
+    public int hashCode() {
+        return Records.hash(this);
+    }
+
     /** Returns consecutive segments, which share the memory of columns. */
     PolicyBatch segments(int begin, int end) {
         return new PolicyBatch(

@@ -1,5 +1,7 @@
 package io.github.rollserve;
 
+import java.util.Objects;
+
 /**
  * A version of a policy that may act, with its weight among the choices of a rule of a {@link PolicyMap}.
  *
@@ -10,6 +12,18 @@ package io.github.rollserve;
  *     choice is held for evaluations and never acts
  */
 public record PolicyChoice(String policy, long version, double weight) {
+    /**
+     * Chooses a version of a policy.
+     *
+     * @param policy the name of the policy
+     * @param version 0 for the policy's current version, -k for the k-th version before it or the oldest one that is
+     *     held, or the number of a version
+     * @param weight a number from 0
+     */
+    public PolicyChoice {
+        Objects.requireNonNull(policy, "policy");
+    }
+
     /**
      * Chooses a version of a policy, with weight 1.
      *

@@ -1,7 +1,7 @@
 package io.github.rollserve;
 
 import io.github.rollserve.v1.PolicyRule;
-import java.util.Arrays;
+import java.util.Objects;
 import java.util.function.Consumer;
 
 /**
@@ -34,17 +34,13 @@ public final class PolicyMap {
     private PolicyMap with(Consumer<PolicyRule.Builder> setAgents, PolicyChoice... choices) {
         PolicyRule.Builder rule = PolicyRule.newBuilder();
         setAgents.accept(rule);
-        for (PolicyChoice choice : choices) {
+        for (PolicyChoice choice : Arguments.list("choices", choices)) {
             rule.addChoicesBuilder()
                 .setPolicy(choice.policy())
                 .setVersion(choice.version())
                 .setWeight(choice.weight());
         }
         return new PolicyMap(wire.toBuilder().addRules(rule).build());
-    }
-
-    private static PolicyChoice[] current(String... policies) {
-        return Arrays.stream(policies).map(PolicyChoice::new).toArray(PolicyChoice[]::new);
     }
 
     /**
@@ -55,7 +51,7 @@ public final class PolicyMap {
      * @return the map
      */
     public PolicyMap withAgent(String name, PolicyChoice... choices) {
-        return with(rule -> rule.setName(name), choices);
+        return with(rule -> rule.setName(Objects.requireNonNull(name, "name")), choices);
     }
 
     /**
@@ -66,7 +62,7 @@ public final class PolicyMap {
      * @return the map
      */
     public PolicyMap withAgent(String name, String policy) {
-        return withAgent(name, current(policy));
+        return withAgent(name, new PolicyChoice(policy));
     }
 
     /**
@@ -77,7 +73,7 @@ public final class PolicyMap {
      * @return the map
      */
     public PolicyMap withPrefix(String prefix, PolicyChoice... choices) {
-        return with(rule -> rule.setPrefix(prefix), choices);
+        return with(rule -> rule.setPrefix(Objects.requireNonNull(prefix, "prefix")), choices);
     }
 
     /**
@@ -88,7 +84,7 @@ public final class PolicyMap {
      * @return the map
      */
     public PolicyMap withPrefix(String prefix, String policy) {
-        return withPrefix(prefix, current(policy));
+        return withPrefix(prefix, new PolicyChoice(policy));
     }
 
     /**
@@ -114,7 +110,17 @@ public final class PolicyMap {
      * @return the map
      */
     public PolicyMap withPosition(int position, String policy) {
-        return withPosition(position, current(policy));
+        return withPosition(position, new PolicyChoice(policy));
+    }
+
+    @Override
+    public boolean equals(Object other) {
+        return other instanceof PolicyMap map && wire.equals(map.wire);
+    }
+
+    @Override
+    public int hashCode() {
+        return wire.hashCode();
     }
 
     io.github.rollserve.v1.PolicyMap toWire() {

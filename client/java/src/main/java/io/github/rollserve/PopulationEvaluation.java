@@ -31,6 +31,16 @@ public record PopulationEvaluation(
         return Arrays.stream(returns).mapToDouble(member -> Arrays.stream(member).average().orElse(0)).toArray();
     }
 
+    @Override
+    public boolean equals(Object other) {
+        return Records.equal(this, other);
+    }
+
+    @Override
+    public int hashCode() {
+        return Records.hash(this);
+    }
+
     static PopulationEvaluation from(io.github.rollserve.v1.PopulationEvaluation message) {
         int numMembers = message.getMemberCount();
         int numEpisodes = message.getEpisodeCount();

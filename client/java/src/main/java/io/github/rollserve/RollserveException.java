@@ -29,7 +29,7 @@ public abstract sealed class RollserveException extends RuntimeException
 
     /** The status code. */
     private final Status.Code code;
-    /** The reason. */
+    /** The name of the reason. */
     private final String reason;
     /** The field at fault. */
     private final String field;
@@ -49,11 +49,13 @@ public abstract sealed class RollserveException extends RuntimeException
         return code;
     }
 
-    /**
-     * {@return a constant of {@link Reason}; another text if a newer server sends a reason that this client does not
-     * know; empty if the error is gRPC's own, such as a lost connection}
-     */
-    public String reason() {
+    /** {@return exactly what happened; {@link Reason#NONE} if the error is gRPC's own, such as a lost connection} */
+    public Reason reason() {
+        return Reason.named(reason);
+    }
+
+    /** {@return the name of the reason, also of one that {@link #reason()} does not know; empty without a reason} */
+    public String reasonName() {
         return reason;
     }
 

@@ -9,4 +9,13 @@ import java.util.Optional;
  * @param updates an {@link EnvSpec} or an {@link EnvChange} for each row of a worker, in their order; empty to leave
  *     the row's environment as it is
  */
-public record RowEnvUpdates(List<Optional<EnvUpdate>> updates) implements EnvUpdate {}
+public record RowEnvUpdates(List<Optional<EnvUpdate>> updates) implements EnvUpdate {
+    /**
+     * Copies updates.
+     *
+     * @param updates an update for each row of a worker, in their order; empty to leave the row's environment as it is
+     */
+    public RowEnvUpdates {
+        updates = Arguments.list("updates", updates);
+    }
+}

@@ -23,7 +23,7 @@ import java.util.stream.Stream;
 import java.util.stream.StreamSupport;
 
 /**
- * The batches of a sampling call, as they arrive.
+ * The batches of a sampling call, as they arrive. The call begins with the stream.
  *
  * <p>Each batch can be used alone; {@code concatenate} and {@code joined} of its class make whole episodes of several.
  * If the connection or the server is lost, the stream continues where it was once both are back. It ends with the last
@@ -71,6 +71,7 @@ public final class SampleStream<B> implements Iterable<B>, AutoCloseable {
         this.interruptions = new Interruptions(connection, timeout, closed);
         this.timeout = timeout;
         this.callOptions = CallOptions.DEFAULT.withDeadline(deadline);
+        this.attempt = start();
     }
 
     /**
@@ -210,12 +211,16 @@ public final class SampleStream<B> implements Iterable<B>, AutoCloseable {
 
     private Attempt<ObtainSamplesResponse> current() {
         if (attempt == null) {
-            attempt = resumption.call().start(connection.channel(), callOptions);
+            attempt = start();
             if (closed.getCount() == 0) { // before the attempt was there to be cancelled
                 attempt.cancel();
             }
         }
         return attempt;
+    }
+
+    private Attempt<ObtainSamplesResponse> start() {
+        return resumption.call().start(connection.channel(), callOptions);
     }
 
     /** Adds the responses that a message joins; the message itself if it is a single one. */

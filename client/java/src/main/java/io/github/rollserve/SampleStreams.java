@@ -3,6 +3,7 @@ package io.github.rollserve;
 import io.github.rollserve.v1.ObtainExactEpisodesRequest;
 import io.github.rollserve.v1.ObtainSamplesRequest;
 import java.time.Duration;
+import java.util.Objects;
 
 /**
  * The calls that sample, for one kind of batches.
@@ -27,6 +28,7 @@ record SampleStreams<B>(Connection connection, Duration timeout, BatchKind<B> ki
     }
 
     SampleStream<B> fragments(long numSteps, FragmentOptions options) {
+        Objects.requireNonNull(options, "options");
         ObtainSamplesRequest request =
             samplesRequest(numSteps, options.sampling()).setFragments(options.toWire()).build();
         return stream(new SamplingCall.Samples(request), options.sampling());
@@ -47,7 +49,8 @@ record SampleStreams<B>(Connection connection, Duration timeout, BatchKind<B> ki
     }
 
     private io.github.rollserve.v1.SamplingOptions.Builder sampling(SamplingOptions options) {
-        io.github.rollserve.v1.SamplingOptions.Builder message = options.toWire(connection.options());
+        io.github.rollserve.v1.SamplingOptions.Builder message =
+            Objects.requireNonNull(options, "options").toWire(connection.options());
         connection.own().expectIn(message);
         return message;
     }

@@ -18,8 +18,12 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Executor;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Function;
 
 /**
  * A client of a sampler on a server: it sends agents and environments, and receives episodes. Threads can share it.
@@ -72,7 +76,7 @@ public final class Sampler implements AutoCloseable {
      * @throws InvalidArgumentException if the target or an option cannot be used
      */
     public static Sampler connect(String target, ConnectionOptions options) {
-        Duration timeout = options.timeout();
+        Duration timeout = Objects.requireNonNull(options, "options").timeout();
         return new Sampler(Connection.to(target, options), timeout, timeout.plus(MAKING_TIME));
     }
 
@@ -95,6 +99,41 @@ public final class Sampler implements AutoCloseable {
      */
     public MultiAgentSampler multiAgent() {
         return new MultiAgentSampler(new SampleStreams<>(connection, timeout, BatchKind.MANY_AGENTS));
+    }
+
+    /**
+     * Makes calls in a thread of their own. A future that is cancelled, or completed in another way such as by
+     * {@link CompletableFuture#orTimeout}, interrupts the thread and so cancels the call that runs:
+     *
+     * <pre>{@code
+     * CompletableFuture<EpisodeBatch> next = sampler.async(each -> each.obtainSamples(10_000));
+     * learn(batch); // meanwhile
+     * batch = next.join();
+     * }</pre>
+     *
+     * @param <T> the type of the result
+     * @param calls makes one call or more with this sampler, and returns a result
+     * @return the result; of a call that fails, the {@link RollserveException}
+     */
+    public <T> CompletableFuture<T> async(Function<? super Sampler, ? extends T> calls) {
+        return async(calls, task -> {
+            Thread thread = new Thread(task, "rollserve-call");
+            thread.setDaemon(true);
+            thread.start();
+        });
+    }
+
+    /**
+     * Makes calls in a thread of an executor; see {@link #async(Function)}.
+     *
+     * @param <T> the type of the result
+     * @param calls makes one call or more with this sampler, and returns a result
+     * @param executor runs the calls, which block their thread, in another thread than the caller's
+     * @return the result; of a call that fails, the {@link RollserveException}
+     */
+    public <T> CompletableFuture<T> async(Function<? super Sampler, ? extends T> calls, Executor executor) {
+        Objects.requireNonNull(calls, "calls");
+        return AsyncCall.start(() -> calls.apply(this), Objects.requireNonNull(executor, "executor"));
     }
 
     /** Closes the connection. Calls that are running, and later ones, throw a {@link CancelledException}. */
@@ -120,6 +159,7 @@ public final class Sampler implements AutoCloseable {
      * @return the new policy version, once every worker has it
      */
     public long updateAgent(AgentUpdate agent) {
+        Objects.requireNonNull(agent, "agent");
         return update(UpdateAgentRequest.newBuilder().setAllWorkers(AgentMessages.of(agent)));
     }
 
@@ -131,6 +171,7 @@ public final class Sampler implements AutoCloseable {
      * @return the new policy version; the current one if nothing was done
      */
     public long updateAgentIfDifferent(AgentUpdate agent) {
+        Objects.requireNonNull(agent, "agent");
         return update(
             UpdateAgentRequest.newBuilder().setAllWorkers(AgentMessages.of(agent)).setSkipIfIdentical(true));
     }
@@ -144,7 +185,7 @@ public final class Sampler implements AutoCloseable {
      */
     public long updateAgentPerWorker(List<? extends Optional<? extends AgentUpdate>> agents) {
         UpdateAgentRequest.Builder request = UpdateAgentRequest.newBuilder();
-        for (Optional<? extends AgentUpdate> agent : agents) {
+        for (Optional<? extends AgentUpdate> agent : Arguments.list("agents", agents)) {
             request.getPerWorkerBuilder().addUpdates(agent.isPresent()
                 ? AgentMessages.of(agent.get())
                 : io.github.rollserve.v1.AgentUpdate.getDefaultInstance());
@@ -177,6 +218,7 @@ public final class Sampler implements AutoCloseable {
      * @return the version and the spaces of the new environments, once every worker has them
      */
     public EnvUpdated updateEnv(EnvUpdate env) {
+        Objects.requireNonNull(env, "env");
         return update(UpdateEnvRequest.newBuilder().setAllWorkers(EnvMessages.of(env)));
     }
 
@@ -189,7 +231,7 @@ public final class Sampler implements AutoCloseable {
      */
     public EnvUpdated updateEnvPerWorker(List<? extends Optional<? extends EnvUpdate>> envs) {
         UpdateEnvRequest.Builder request = UpdateEnvRequest.newBuilder();
-        for (Optional<? extends EnvUpdate> env : envs) {
+        for (Optional<? extends EnvUpdate> env : Arguments.list("envs", envs)) {
             request.getPerWorkerBuilder().addUpdates(env.isPresent()
                 ? EnvMessages.of(env.get())
                 : EnvironmentUpdate.getDefaultInstance());
@@ -222,7 +264,8 @@ public final class Sampler implements AutoCloseable {
     }
 
     private List<Object> call(CallEnvironmentsRequest.Builder request, String method, Object[] arguments) {
-        request.setSampler(name()).setMethod(method);
+        Objects.requireNonNull(arguments, "arguments");
+        request.setSampler(name()).setMethod(Objects.requireNonNull(method, "method"));
         for (int i = 0; i < arguments.length; i++) {
             request.addArgumentsJson(Json.value("arguments[" + i + "]", arguments[i]));
         }
@@ -318,7 +361,7 @@ public final class Sampler implements AutoCloseable {
      * message.
      *
      * @param numSteps the least number of steps
-     * @return the stream, which makes the call when it is first read
+     * @return the stream of the call, which begins at once
      */
     public SampleStream<EpisodeBatch> streamSamples(long numSteps) {
         return streamSamples(numSteps, new SamplingOptions());
@@ -329,7 +372,7 @@ public final class Sampler implements AutoCloseable {
      *
      * @param numSteps the least number of steps
      * @param options options of the call
-     * @return the stream, which makes the call when it is first read
+     * @return the stream of the call, which begins at once
      */
     public SampleStream<EpisodeBatch> streamSamples(long numSteps, SamplingOptions options) {
         return streams.samples(numSteps, options);
@@ -340,7 +383,7 @@ public final class Sampler implements AutoCloseable {
      *
      * @param numEpisodesPerWorker the number of episodes of each worker
      * @param options options of the call
-     * @return the stream, which makes the call when it is first read
+     * @return the stream of the call, which begins at once
      */
     public SampleStream<EpisodeBatch> streamExactEpisodes(long numEpisodesPerWorker, SamplingOptions options) {
         return streams.exactEpisodes(numEpisodesPerWorker, options);
@@ -352,7 +395,7 @@ public final class Sampler implements AutoCloseable {
      *
      * @param numSteps the number of steps, a multiple of the number of rows of all workers
      * @param options options of the call
-     * @return the stream, which makes the call when it is first read
+     * @return the stream of the call, which begins at once
      */
     public SampleStream<EpisodeBatch> streamFragments(long numSteps, FragmentOptions options) {
         return streams.fragments(numSteps, options);
@@ -377,6 +420,7 @@ public final class Sampler implements AutoCloseable {
      * @return the result
      */
     public Evaluation evaluate(int numEpisodes, EvaluationOptions options) {
+        Objects.requireNonNull(options, "options");
         EvaluateRequest.Builder request =
             EvaluateRequest.newBuilder().setSampler(name()).setEpisodeCount(numEpisodes).setOptions(options.toWire());
         options.setDelivery(request, connection.options());
@@ -425,6 +469,7 @@ public final class Sampler implements AutoCloseable {
      */
     public PopulationEvaluation evaluatePopulation(
         Parameters parameters, int numEpisodes, EvaluationOptions options) {
+        Objects.requireNonNull(options, "options");
         EvaluatePopulationRequest.Builder request = EvaluatePopulationRequest.newBuilder()
             .setSampler(name())
             .setParameters(AgentMessages.of(parameters))

@@ -169,7 +169,7 @@ public record SamplerStatus(
         return new SamplerStatus(
             message.getSampler(),
             message.getServerVersion(),
-            message.getEnvironmentsList().stream().map(EnvMessages::from).toList(),
+            message.getEnvironmentsList().stream().map(EnvSpec::new).toList(),
             List.copyOf(message.getHiddenArgumentsList()),
             message.getEnvironmentVersion(),
             Spaces.from("observation_space", message.getObservationSpace()),

@@ -2,8 +2,8 @@ package io.github.rollserve;
 
 import io.grpc.Deadline;
 import java.time.Duration;
-import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
 
@@ -59,7 +59,7 @@ public final class SamplingOptions {
      * @return the options
      */
     public SamplingOptions withAgent(AgentUpdate update) {
-        return new SamplingOptions(wire, update, compression, timeout, deadline);
+        return new SamplingOptions(wire, Objects.requireNonNull(update, "update"), compression, timeout, deadline);
     }
 
     /**
@@ -181,7 +181,7 @@ public final class SamplingOptions {
      * @return the options
      */
     public SamplingOptions withCompression(Compression... codecs) {
-        List<Compression> accepted = Arrays.stream(codecs).map(Compression::checkAvailable).toList();
+        List<Compression> accepted = Compression.available(codecs);
         return new SamplingOptions(wire, agent, accepted, timeout, deadline);
     }
 
@@ -192,7 +192,7 @@ public final class SamplingOptions {
      * @return the options
      */
     public SamplingOptions withExploration(Exploration exploration) {
-        return with(builder -> builder.setExploration(exploration.toWire()));
+        return with(builder -> builder.setExploration(Objects.requireNonNull(exploration, "exploration").toWire()));
     }
 
     /**
@@ -273,7 +273,8 @@ public final class SamplingOptions {
      * @return the options
      */
     public SamplingOptions withDeliver(String... policies) {
-        return with(builder -> builder.clearDeliverPolicies().addAllDeliverPolicies(List.of(policies)));
+        List<String> names = Arguments.list("policies", policies);
+        return with(builder -> builder.clearDeliverPolicies().addAllDeliverPolicies(names));
     }
 
     /**

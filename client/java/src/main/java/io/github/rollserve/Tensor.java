@@ -8,6 +8,7 @@ import java.nio.IntBuffer;
 import java.nio.LongBuffer;
 import java.nio.ShortBuffer;
 import java.util.Arrays;
+import java.util.Objects;
 
 /**
  * A dense array of numbers or truth values in C order: the last axis varies fastest. Immutable.
@@ -47,7 +48,7 @@ public final class Tensor {
      * @throws InvalidArgumentException if the shape does not fit the number of values
      */
     public static Tensor of(float[] values, int... shape) {
-        ByteBuffer data = allocate(DataType.FLOAT32, values.length);
+        ByteBuffer data = allocate(DataType.FLOAT32, Objects.requireNonNull(values, "values").length);
         data.asFloatBuffer().put(values);
         return checked(DataType.FLOAT32, values.length, shape, data);
     }
@@ -60,7 +61,7 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(double[] values, int... shape) {
-        ByteBuffer data = allocate(DataType.FLOAT64, values.length);
+        ByteBuffer data = allocate(DataType.FLOAT64, Objects.requireNonNull(values, "values").length);
         data.asDoubleBuffer().put(values);
         return checked(DataType.FLOAT64, values.length, shape, data);
     }
@@ -73,7 +74,7 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(long[] values, int... shape) {
-        ByteBuffer data = allocate(DataType.INT64, values.length);
+        ByteBuffer data = allocate(DataType.INT64, Objects.requireNonNull(values, "values").length);
         data.asLongBuffer().put(values);
         return checked(DataType.INT64, values.length, shape, data);
     }
@@ -86,7 +87,7 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(int[] values, int... shape) {
-        ByteBuffer data = allocate(DataType.INT32, values.length);
+        ByteBuffer data = allocate(DataType.INT32, Objects.requireNonNull(values, "values").length);
         data.asIntBuffer().put(values);
         return checked(DataType.INT32, values.length, shape, data);
     }
@@ -99,7 +100,7 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(boolean[] values, int... shape) {
-        ByteBuffer data = allocate(DataType.BOOL, values.length);
+        ByteBuffer data = allocate(DataType.BOOL, Objects.requireNonNull(values, "values").length);
         for (boolean value : values) {
             data.put((byte) (value ? 1 : 0));
         }
@@ -116,7 +117,8 @@ public final class Tensor {
      * @throws InvalidArgumentException if the shape does not fit the number of bytes, or a truth value is not 0 or 1
      */
     public static Tensor of(DataType dataType, ByteBuffer elements, int... shape) {
-        ByteBuffer source = elements.duplicate();
+        Objects.requireNonNull(dataType, "dataType");
+        ByteBuffer source = Objects.requireNonNull(elements, "elements").duplicate();
         if (source.remaining() % dataType.size() != 0) {
             throw Errors.invalid("elements", "whole elements of " + dataType, source.remaining() + " bytes");
         }
@@ -151,7 +153,7 @@ public final class Tensor {
     }
 
     private static Tensor checked(DataType dataType, int count, int[] shape, ByteBuffer data) {
-        int[] sizes = shape.length == 0 ? new int[] {count} : shape.clone();
+        int[] sizes = Objects.requireNonNull(shape, "shape").length == 0 ? new int[] {count} : shape.clone();
         if (Arrays.stream(sizes).anyMatch(size -> size < 0) || product(sizes) != count) {
             throw Errors.invalid("shape", "a shape for " + count + " elements", Arrays.toString(sizes));
         }
@@ -254,6 +256,18 @@ public final class Tensor {
     @Override
     public String toString() {
         return dataType + Arrays.toString(shape);
+    }
+
+    /** {@return whether the other object is a tensor of the same type, shape and bytes} */
+    @Override
+    public boolean equals(Object other) {
+        return other instanceof Tensor tensor && dataType == tensor.dataType && Arrays.equals(shape, tensor.shape)
+            && data().equals(tensor.data());
+    }
+
+    @Override
+    public int hashCode() {
+        return Objects.hash(dataType, Arrays.hashCode(shape), data());
     }
 
     /**

@@ -1,6 +1,7 @@
 package io.github.rollserve;
 
 import java.time.Duration;
+import java.util.Objects;
 
 /** Checks of times that a caller gives. */
 final class Timeouts {
@@ -10,7 +11,7 @@ final class Timeouts {
     private Timeouts() {}
 
     static Duration positive(String field, Duration time) {
-        if (time.isNegative() || time.isZero()) {
+        if (Objects.requireNonNull(time, "time").isNegative() || time.isZero()) {
             throw Errors.invalid(field, "a positive time", time);
         }
         return time.compareTo(MAX) > 0 ? MAX : time;

@@ -48,7 +48,7 @@ final class TlsFailures {
     private static RollserveException exception(String field, String expected, String got, Throwable cause) {
         String message = Errors.mismatch(field, expected, got);
         return Errors.classify(
-            new Details(message, Status.Code.UNAUTHENTICATED, Reason.TLS_FAILED, field, "", cause));
+            new Details(message, Status.Code.UNAUTHENTICATED, Reason.TLS_FAILED.name(), field, "", cause));
     }
 
     private static <T extends Throwable> T find(Throwable error, Class<T> type) {

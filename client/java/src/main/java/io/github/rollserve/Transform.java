@@ -1,7 +1,7 @@
 package io.github.rollserve;
 
 import java.util.List;
-import java.util.OptionalDouble;
+import java.util.Objects;
 
 /**
  * A change of what passes between an agent and the rows of its environment, which the server makes. The comments on the
@@ -14,22 +14,12 @@ public sealed interface Transform {
     record SignRewards() implements Transform {}
 
     /**
-     * Rewards moved into bounds, of which at least one is set.
+     * Rewards moved into bounds, of which at least one is finite.
      *
-     * @param low the least reward; empty for no bound
-     * @param high the greatest reward; empty for no bound
+     * @param low the least reward; negative infinity for no bound
+     * @param high the greatest reward; infinity for no bound
      */
-    record ClipRewards(OptionalDouble low, OptionalDouble high) implements Transform {
-        /**
-         * Creates a transform with both bounds.
-         *
-         * @param low the least reward
-         * @param high the greatest reward
-         */
-        public ClipRewards(double low, double high) {
-            this(OptionalDouble.of(low), OptionalDouble.of(high));
-        }
-    }
+    record ClipRewards(double low, double high) implements Transform {}
 
     /**
      * Rewards times a factor, plus an offset.
@@ -42,23 +32,13 @@ public sealed interface Transform {
     /**
      * Actions of a range that is mapped to the bounds of the environment's Boxes.
      *
-     * @param low the action that stands for the lower bounds; empty for -1
-     * @param high the action that stands for the upper bounds; empty for 1
+     * @param low the action that stands for the lower bounds
+     * @param high the action that stands for the upper bounds
      */
-    record RescaleActions(OptionalDouble low, OptionalDouble high) implements Transform {
+    record RescaleActions(double low, double high) implements Transform {
         /** Creates a transform of actions from -1 to 1. */
         public RescaleActions() {
-            this(OptionalDouble.empty(), OptionalDouble.empty());
-        }
-
-        /**
-         * Creates a transform of actions of a range.
-         *
-         * @param low the action that stands for the lower bounds
-         * @param high the action that stands for the upper bounds
-         */
-        public RescaleActions(double low, double high) {
-            this(OptionalDouble.of(low), OptionalDouble.of(high));
+            this(-1, 1);
         }
     }
 
@@ -76,10 +56,21 @@ public sealed interface Transform {
          * Creates a transform.
          *
          * @param dataType the type, other than {@link DataType#BOOL}
+         * @param leaves the leaves to convert
+         */
+        public CastObservations {
+            Objects.requireNonNull(dataType, "dataType");
+            leaves = Arguments.list("leaves", leaves);
+        }
+
+        /**
+         * Creates a transform.
+         *
+         * @param dataType the type, other than {@link DataType#BOOL}
          * @param leaves the leaves to convert; none for all
          */
         public CastObservations(DataType dataType, String... leaves) {
-            this(dataType, List.of(leaves));
+            this(dataType, Arguments.list("leaves", leaves));
         }
     }
 
@@ -96,10 +87,21 @@ public sealed interface Transform {
          *
          * @param factor the factor, other than 0
          * @param offset the offset
+         * @param leaves the leaves to scale
+         */
+        public ScaleObservations {
+            leaves = Arguments.list("leaves", leaves);
+        }
+
+        /**
+         * Creates a transform.
+         *
+         * @param factor the factor, other than 0
+         * @param offset the offset
          * @param leaves the leaves to scale; none for all
          */
         public ScaleObservations(double factor, double offset, String... leaves) {
-            this(factor, offset, List.of(leaves));
+            this(factor, offset, Arguments.list("leaves", leaves));
         }
     }
 
@@ -116,10 +118,21 @@ public sealed interface Transform {
          *
          * @param low the value of the lower bounds
          * @param high the value of the upper bounds
+         * @param leaves the leaves to rescale
+         */
+        public RescaleObservations {
+            leaves = Arguments.list("leaves", leaves);
+        }
+
+        /**
+         * Creates a transform.
+         *
+         * @param low the value of the lower bounds
+         * @param high the value of the upper bounds
          * @param leaves the leaves to rescale; none for all
          */
         public RescaleObservations(double low, double high, String... leaves) {
-            this(low, high, List.of(leaves));
+            this(low, high, Arguments.list("leaves", leaves));
         }
     }
 
@@ -135,6 +148,20 @@ public sealed interface Transform {
      */
     record CropObservations(int top, int left, int height, int width, boolean channelsFirst, List<String> leaves)
         implements Transform {
+        /**
+         * Creates a transform.
+         *
+         * @param top the first line
+         * @param left the first column
+         * @param height the number of lines, at least 1
+         * @param width the number of columns, at least 1
+         * @param channelsFirst whether images are (C, H, W), not (H, W) or (H, W, C)
+         * @param leaves the leaves to crop
+         */
+        public CropObservations {
+            leaves = Arguments.list("leaves", leaves);
+        }
+
         /**
          * Creates a transform of all images, which are (H, W) or (H, W, C).
          *
@@ -158,6 +185,18 @@ public sealed interface Transform {
      */
     record ResizeObservations(int height, int width, boolean channelsFirst, List<String> leaves) implements Transform {
         /**
+         * Creates a transform.
+         *
+         * @param height the number of lines, from 1 to 4096
+         * @param width the number of columns, from 1 to 4096
+         * @param channelsFirst whether images are (C, H, W), not (H, W) or (H, W, C)
+         * @param leaves the leaves to resize
+         */
+        public ResizeObservations {
+            leaves = Arguments.list("leaves", leaves);
+        }
+
+        /**
          * Creates a transform of all images, which are (H, W) or (H, W, C).
          *
          * @param height the number of lines, from 1 to 4096
@@ -176,6 +215,17 @@ public sealed interface Transform {
      * @param leaves the leaves to convert
      */
     record GrayscaleObservations(boolean keepChannel, boolean channelsFirst, List<String> leaves) implements Transform {
+        /**
+         * Creates a transform.
+         *
+         * @param keepChannel whether the axis of the channels stays, with one channel
+         * @param channelsFirst whether images are (3, H, W), not (H, W, 3)
+         * @param leaves the leaves to convert
+         */
+        public GrayscaleObservations {
+            leaves = Arguments.list("leaves", leaves);
+        }
+
         /**
          * Creates a transform of all images, which are (H, W, 3).
          *

@@ -10,7 +10,6 @@ import io.github.rollserve.v1.ResizeObservations;
 import io.github.rollserve.v1.ScaleObservations;
 import java.util.List;
 import java.util.Optional;
-import java.util.OptionalDouble;
 
 /** Transforms as the wire has them. */
 final class TransformMessages {
@@ -22,14 +21,11 @@ final class TransformMessages {
             message.getSignRewardsBuilder();
         } else if (transform instanceof Transform.ClipRewards clip) {
             ClipRewards.Builder wire = message.getClipRewardsBuilder();
-            clip.low().ifPresent(wire::setLow);
-            clip.high().ifPresent(wire::setHigh);
+            AgentMessages.setBounds(clip.low(), wire::setLow, clip.high(), wire::setHigh);
         } else if (transform instanceof Transform.ScaleRewards scale) {
             message.getScaleRewardsBuilder().setFactor(scale.factor()).setOffset(scale.offset());
         } else if (transform instanceof Transform.RescaleActions rescale) {
-            RescaleActions.Builder wire = message.getRescaleActionsBuilder();
-            rescale.low().ifPresent(wire::setLow);
-            rescale.high().ifPresent(wire::setHigh);
+            message.getRescaleActionsBuilder().setLow(rescale.low()).setHigh(rescale.high());
         } else if (transform instanceof Transform.ClipActions) {
             message.getClipActionsBuilder();
         } else {
@@ -82,14 +78,15 @@ final class TransformMessages {
             case CLIP_REWARDS -> {
                 ClipRewards clip = message.getClipRewards();
                 yield new Transform.ClipRewards(
-                    optional(clip.hasLow(), clip.getLow()), optional(clip.hasHigh(), clip.getHigh()));
+                    clip.hasLow() ? clip.getLow() : Double.NEGATIVE_INFINITY,
+                    clip.hasHigh() ? clip.getHigh() : Double.POSITIVE_INFINITY);
             }
             case SCALE_REWARDS -> new Transform.ScaleRewards(
                 message.getScaleRewards().getFactor(), message.getScaleRewards().getOffset());
             case RESCALE_ACTIONS -> {
                 RescaleActions rescale = message.getRescaleActions();
                 yield new Transform.RescaleActions(
-                    optional(rescale.hasLow(), rescale.getLow()), optional(rescale.hasHigh(), rescale.getHigh()));
+                    rescale.hasLow() ? rescale.getLow() : -1, rescale.hasHigh() ? rescale.getHigh() : 1);
             }
             case CLIP_ACTIONS -> new Transform.ClipActions();
             case CAST_OBSERVATIONS -> {
@@ -128,9 +125,5 @@ final class TransformMessages {
             case FLATTEN_OBSERVATIONS -> new Transform.FlattenObservations();
             default -> null;
         });
-    }
-
-    private static OptionalDouble optional(boolean isSet, double value) {
-        return isSet ? OptionalDouble.of(value) : OptionalDouble.empty();
     }
 }

@@ -1,5 +1,14 @@
 package io.github.rollserve;
 
+import static io.github.rollserve.ScriptedServer.obtain;
+import static io.github.rollserve.Wire.named;
+import static io.github.rollserve.Wire.segments;
+import static io.github.rollserve.Wire.tensor;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
 import com.github.luben.zstd.Zstd;
 import com.google.protobuf.ByteString;
 import java.nio.charset.StandardCharsets;
@@ -11,15 +20,6 @@ import java.util.Optional;
 import java.util.function.Consumer;
 import net.jpountz.lz4.LZ4Factory;
 import org.junit.jupiter.api.Test;
-import static io.github.rollserve.ScriptedServer.obtain;
-import static io.github.rollserve.Wire.named;
-import static io.github.rollserve.Wire.segments;
-import static io.github.rollserve.Wire.tensor;
-import static org.junit.jupiter.api.Assertions.assertArrayEquals;
-import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertThrows;
-import static org.junit.jupiter.api.Assertions.assertTrue;
-
 
 class BatchTest {
     @Test

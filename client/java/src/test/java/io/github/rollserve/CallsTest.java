@@ -1,52 +1,5 @@
 package io.github.rollserve;
 
-import com.google.protobuf.TextFormat;
-import io.github.rollserve.ScriptedServer.Call;
-import io.github.rollserve.v1.AgentUpdate;
-import io.github.rollserve.v1.CallEnvironmentsRequest;
-import io.github.rollserve.v1.Environment;
-import io.github.rollserve.v1.EnvironmentUpdate;
-import io.github.rollserve.v1.ObtainExactEpisodesRequest;
-import io.github.rollserve.v1.ObtainSamplesRequest;
-import io.github.rollserve.v1.ObtainSamplesResponse;
-import io.github.rollserve.v1.Progress;
-import io.github.rollserve.v1.Reproducibility;
-import io.github.rollserve.v1.UpdateAgentRequest;
-import io.github.rollserve.v1.UpdateEnvRequest;
-import io.grpc.Grpc;
-import io.grpc.InsecureServerCredentials;
-import io.grpc.Metadata;
-import io.grpc.MethodDescriptor;
-import io.grpc.Server;
-import io.grpc.ServerServiceDefinition;
-import io.grpc.Status;
-import io.grpc.stub.ServerCalls;
-import java.io.ByteArrayInputStream;
-import java.io.IOException;
-import java.io.InputStream;
-import java.lang.reflect.Method;
-import java.lang.reflect.Modifier;
-import java.net.ServerSocket;
-import java.net.URISyntaxException;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.time.Duration;
-import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.Iterator;
-import java.util.List;
-import java.util.Map;
-import java.util.Optional;
-import java.util.OptionalDouble;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
-import java.util.concurrent.TimeUnit;
-import java.util.logging.Handler;
-import java.util.logging.LogRecord;
-import java.util.logging.Logger;
-import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
-import org.junit.jupiter.api.io.TempDir;
 import static io.github.rollserve.ScriptedServer.BROKEN;
 import static io.github.rollserve.ScriptedServer.OVER;
 import static io.github.rollserve.ScriptedServer.SILENT;
@@ -65,6 +18,60 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.protobuf.TextFormat;
+import io.github.rollserve.ScriptedServer.Call;
+import io.github.rollserve.v1.AgentUpdate;
+import io.github.rollserve.v1.CallEnvironmentsRequest;
+import io.github.rollserve.v1.Environment;
+import io.github.rollserve.v1.EnvironmentUpdate;
+import io.github.rollserve.v1.ObtainExactEpisodesRequest;
+import io.github.rollserve.v1.ObtainSamplesRequest;
+import io.github.rollserve.v1.ObtainSamplesResponse;
+import io.github.rollserve.v1.Progress;
+import io.github.rollserve.v1.Reproducibility;
+import io.github.rollserve.v1.UpdateAgentRequest;
+import io.github.rollserve.v1.UpdateEnvRequest;
+import io.grpc.CallOptions;
+import io.grpc.Channel;
+import io.grpc.ClientCall;
+import io.grpc.ClientInterceptor;
+import io.grpc.ForwardingClientCall;
+import io.grpc.Grpc;
+import io.grpc.InsecureServerCredentials;
+import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
+import io.grpc.Server;
+import io.grpc.ServerServiceDefinition;
+import io.grpc.Status;
+import io.grpc.stub.ServerCallStreamObserver;
+import io.grpc.stub.ServerCalls;
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
+import java.net.ServerSocket;
+import java.net.URISyntaxException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 
 @Timeout(60)
 class CallsTest {
@@ -90,8 +97,9 @@ class CallsTest {
             assertEquals(Status.Code.INVALID_ARGUMENT, invalid.code());
             assertEquals(Reason.NO_AGENT,
                 assertThrows(PreconditionException.class, () -> sampler.obtainSamples(1)).reason());
-            assertEquals("SOME_NEW_REASON",
-                assertThrows(LimitException.class, () -> sampler.obtainSamples(1)).reason());
+            LimitException unknown = assertThrows(LimitException.class, () -> sampler.obtainSamples(1));
+            assertEquals(Reason.UNRECOGNIZED, unknown.reason());
+            assertEquals("SOME_NEW_REASON", unknown.reasonName());
             assertThrows(ServerException.class, () -> sampler.obtainSamples(1));
             assertThrows(UnavailableException.class, () -> sampler.obtainSamples(1));
             assertEquals(6, server.requests.size());
@@ -105,7 +113,7 @@ class CallsTest {
             Duration brief = Duration.ofMillis(100);
             DeadlineException passed = assertThrows(
                 DeadlineException.class, () -> sampler.obtainSamples(1, new SamplingOptions().withDeadline(brief)));
-            assertEquals("", passed.reason());
+            assertEquals(Reason.NONE, passed.reason());
             DeadlineException silent = assertThrows(
                 DeadlineException.class, () -> sampler.obtainSamples(1, new SamplingOptions().withTimeout(brief)));
             assertEquals(Reason.NO_PROGRESS, silent.reason());
@@ -122,11 +130,69 @@ class CallsTest {
             assertThrows(CancelledException.class, () -> sampler.obtainSamples(1));
             assertTrue(Thread.interrupted());
 
-            CompletableFuture<EpisodeBatch> running = CompletableFuture.supplyAsync(() -> sampler.obtainSamples(1));
+            CompletableFuture<EpisodeBatch> running = sampler.async(each -> each.obtainSamples(1));
             CompletableFuture.delayedExecutor(200, TimeUnit.MILLISECONDS).execute(sampler::close);
             assertInstanceOf(
                 CancelledException.class, assertThrows(CompletionException.class, running::join).getCause());
             assertThrows(CancelledException.class, () -> sampler.obtainSamples(1));
+        }
+    }
+
+    @Test
+    void futuresCancelTheirCallsWhenTheyAreCancelled() throws InterruptedException {
+        CountDownLatch began = new CountDownLatch(1);
+        CountDownLatch cancelled = new CountDownLatch(1);
+        Call waiting = new Call(observer -> {
+            ((ServerCallStreamObserver<?>) observer).setOnCancelHandler(cancelled::countDown);
+            began.countDown();
+        });
+        try (ScriptedServer server = new ScriptedServer(oneStep(), waiting); Sampler sampler = server.connect()) {
+            assertEquals(1, sampler.async(each -> each.obtainSamples(1)).join().numSteps());
+            CompletableFuture<EpisodeBatch> future = sampler.async(each -> each.obtainSamples(1));
+            began.await();
+            assertTrue(future.cancel(true));
+            cancelled.await();
+            assertThrows(CancellationException.class, future::join);
+        }
+    }
+
+    @Test
+    void streamsBeginBeforeTheyAreRead() throws InterruptedException {
+        CountDownLatch began = new CountDownLatch(1);
+        Call call = new Call(observer -> began.countDown());
+        try (ScriptedServer server = new ScriptedServer(call);
+            Sampler sampler = server.connect();
+            SampleStream<EpisodeBatch> stream = sampler.streamSamples(1)) {
+            began.await();
+            assertEquals(Optional.empty(), stream.account());
+        }
+    }
+
+    @Test
+    void interceptorsSeeAllCallsAndNoToken() {
+        List<String> seen = new ArrayList<>();
+        ClientInterceptor interceptor = new ClientInterceptor() {
+            @Override
+            public <Q, R> ClientCall<Q, R> interceptCall(
+                MethodDescriptor<Q, R> method, CallOptions options, Channel next) {
+                return new ForwardingClientCall.SimpleForwardingClientCall<>(next.newCall(method, options)) {
+                    @Override
+                    public void start(Listener<R> listener, Metadata headers) {
+                        seen.add(method.getBareMethodName() + headers.keys());
+                        headers.put(key("trace"), "7");
+                        super.start(listener, headers);
+                    }
+                };
+            }
+        };
+        try (ScriptedServer server = new ScriptedServer(oneStep(), oneStep());
+            Sampler sampler = Sampler.connect(
+                server.target(), new ConnectionOptions().withToken("secret").withInterceptors(interceptor))) {
+            sampler.updateAgent(new RandomAgent());
+            sampler.obtainSamples(1);
+            assertEquals(List.of("UpdateAgent[]", "ObtainSamples[]"), seen);
+            assertEquals("7", server.metadata.get(1).get(key("trace")));
+            assertEquals("Bearer secret", server.metadata.get(1).get(key("authorization")));
         }
     }
 
@@ -137,13 +203,14 @@ class CallsTest {
                     account(1, 1)),
                 new Call(OVER, beginning(), response(segments("4:0+1.", "5:0+1.")), account(2, 2)));
             Sampler sampler = server.connect();
-            SampleStream<EpisodeBatch> reported = sampler.streamSamples(1);
-            SampleStream<EpisodeBatch> received = sampler.streamSamples(2)) {
+            SampleStream<EpisodeBatch> reported = sampler.streamSamples(1)) {
             assertEquals(0, reported.numEndedEpisodes());
             reported.forEach(part -> { });
             assertEquals(9, reported.numEndedEpisodes()); // fewer only because some run again
-            received.iterator().next();
-            assertEquals(2, received.numEndedEpisodes());
+            try (SampleStream<EpisodeBatch> received = sampler.streamSamples(2)) {
+                received.iterator().next();
+                assertEquals(2, received.numEndedEpisodes());
+            }
         }
     }
 
@@ -362,9 +429,9 @@ class CallsTest {
     void environmentsHaveTheirTransforms() throws TextFormat.ParseException {
         Transform[] transforms = {
             new Transform.SignRewards(),
-            new Transform.ClipRewards(OptionalDouble.empty(), OptionalDouble.of(2)),
+            new Transform.ClipRewards(Double.NEGATIVE_INFINITY, 2),
             new Transform.ScaleRewards(3, 4),
-            new Transform.RescaleActions(OptionalDouble.of(-5), OptionalDouble.empty()),
+            new Transform.RescaleActions(-5, 1),
             new Transform.ClipActions(),
             new Transform.CastObservations(DataType.FLOAT64, "a"),
             new Transform.ScaleObservations(6, 7, "b"),
@@ -378,7 +445,7 @@ class CallsTest {
             transforms { sign_rewards {} }
             transforms { clip_rewards { high: 2 } }
             transforms { scale_rewards { factor: 3 offset: 4 } }
-            transforms { rescale_actions { low: -5 } }
+            transforms { rescale_actions { low: -5 high: 1 } }
             transforms { clip_actions {} }
             transforms { cast_observations { data_type: DATA_TYPE_FLOAT64 leaves: "a" } }
             transforms { scale_observations { factor: 6 offset: 7 leaves: "b" } }
@@ -394,6 +461,7 @@ class CallsTest {
             UpdateEnvRequest update = (UpdateEnvRequest) server.requests.get(0);
             assertEquals(expected.build(), update.getAllWorkers().getEnvironment());
             assertEquals(List.of(env), sampler.status().envs());
+            assertEquals(List.of(transforms), sampler.status().envs().get(0).transforms());
         }
     }
 

@@ -1,18 +1,18 @@
 package io.github.rollserve;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
 import io.github.rollserve.v1.Activation;
 import io.github.rollserve.v1.ObservationNormalization;
 import io.github.rollserve.v1.UpdateAgentRequest;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.OptionalDouble;
 import org.junit.jupiter.api.Test;
-import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertFalse;
-import static org.junit.jupiter.api.Assertions.assertThrows;
-import static org.junit.jupiter.api.Assertions.assertTrue;
-
 
 class MlpAgentTest {
     private static final Space BOX =
@@ -27,7 +27,10 @@ class MlpAgentTest {
         io.github.rollserve.v1.MlpAgent sent = sent(agent);
         assertEquals(List.of(10, 8, 6), sent.getLayerSizesList());
         assertFalse(sent.getDiagonalGaussian().getPredictedLogStd());
-        assertEquals(agent, new MlpAgent(agent.parameters(), agent.head()));
+        assertEquals(agent, MlpAgent.initial(new Space.Dict(spaces), BOX, new int[] {8}, 1));
+        assertEquals(agent.hashCode(), MlpAgent.initial(new Space.Dict(spaces), BOX, new int[] {8}, 1).hashCode());
+        assertNotEquals(agent, MlpAgent.initial(new Space.Dict(spaces), BOX, new int[] {8}, 2));
+        assertNotEquals(agent, agent.withActivation(MlpAgent.Activation.RELU));
         Map<String, Tensor> predicted = new LinkedHashMap<>(agent.parameters().tensors());
         predicted.remove("log_std");
         assertTrue(sent(new MlpAgent(new Parameters(predicted), agent.head()))
@@ -43,7 +46,7 @@ class MlpAgentTest {
                 "0/weight", zeros(4, 16), "0/bias", zeros(4),
                 "core/weight_ih", zeros(64, 5), "core/weight_hh", zeros(64, 16),
                 "value/0/weight", zeros(7, 5), "value/0/norm/weight", zeros(7), "value/1/weight", zeros(1, 7))),
-            new MlpAgent.EpsilonGreedy(0.25), MlpAgent.Activation.RELU, OptionalDouble.empty()));
+            new MlpAgent.EpsilonGreedy(0.25)).withActivation(MlpAgent.Activation.RELU));
         assertEquals(List.of(5, 4), sent.getLayerSizesList());
         assertEquals(Activation.ACTIVATION_RELU, sent.getActivation());
         assertEquals(16, sent.getLstm().getSize());
@@ -94,13 +97,15 @@ class MlpAgentTest {
             "parameters", new MlpAgent(Parameters.NONE, head),
             "parameters['0/weight']", new MlpAgent(new Parameters(Map.of("0/weight", zeros(3))), head),
             "parameters['core/weight_hh']", new MlpAgent(new Parameters(Map.of("core/weight_hh", zeros(5, 2))), head),
-            "normalizationEpsilon",
-            new MlpAgent(new Parameters(Map.of("0/weight", zeros(3, 2))), head).withNormalization(1, 1),
-            "kwargs", new PythonAgent("name", Map.of("x", Double.NaN), Parameters.NONE));
+            "normalization",
+            new MlpAgent(new Parameters(Map.of("0/weight", zeros(3, 2))), head).withNormalization(1, 1));
         try (ScriptedServer server = new ScriptedServer(); Sampler sampler = server.connect()) {
             updates.forEach((field, update) -> assertEquals(field,
                 assertThrows(InvalidArgumentException.class, () -> sampler.updateAgent(update)).field()));
             assertEquals(List.of(), server.requests);
+            PythonAgent python = new PythonAgent("name");
+            assertEquals("kwargs", assertThrows(
+                InvalidArgumentException.class, () -> python.withKwargs(Map.of("x", Double.NaN))).field());
         }
     }
 

@@ -1,20 +1,5 @@
 package io.github.rollserve;
 
-import com.google.protobuf.TextFormat;
-import io.github.rollserve.ScriptedServer.Call;
-import io.github.rollserve.v1.Environment;
-import io.github.rollserve.v1.EvaluateRequest;
-import io.github.rollserve.v1.ObtainSamplesRequest;
-import io.github.rollserve.v1.ObtainSamplesResponse;
-import io.github.rollserve.v1.PolicyUpdates;
-import io.github.rollserve.v1.UpdateAgentRequest;
-import io.github.rollserve.v1.UpdateEnvRequest;
-import java.util.Iterator;
-import java.util.List;
-import java.util.Map;
-import java.util.OptionalDouble;
-import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import static io.github.rollserve.ScriptedServer.BROKEN;
 import static io.github.rollserve.ScriptedServer.OVER;
 import static io.github.rollserve.ScriptedServer.oneStep;
@@ -30,6 +15,21 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.protobuf.TextFormat;
+import io.github.rollserve.ScriptedServer.Call;
+import io.github.rollserve.v1.Environment;
+import io.github.rollserve.v1.EvaluateRequest;
+import io.github.rollserve.v1.ObtainSamplesRequest;
+import io.github.rollserve.v1.ObtainSamplesResponse;
+import io.github.rollserve.v1.PolicyUpdates;
+import io.github.rollserve.v1.UpdateAgentRequest;
+import io.github.rollserve.v1.UpdateEnvRequest;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalDouble;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 
 @Timeout(60)
 class MultiAgentTest {
@@ -257,7 +257,8 @@ class MultiAgentTest {
         try (ScriptedServer server = new ScriptedServer(); Sampler sampler = server.connect()) {
             sampler.updateAgent(new RandomAgent());
             sampler.updateAgent(
-                new Policies(Map.of("main", new RandomAgent(), "bot", new AgentChange(Map.of("gain", 2))), map));
+                new Policies(Map.of("main", new RandomAgent(), "bot", new AgentChange(Map.of("gain", 2))))
+                    .withPolicyMap(map));
             UpdateAgentRequest update = (UpdateAgentRequest) server.requests.get(1);
             assertEquals(expected.build(), update.getAllWorkers().getPolicies());
             assertEquals(7, update.getExpectedPolicyVersion()); // policies that are left out stay as they are

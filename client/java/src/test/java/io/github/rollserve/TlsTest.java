@@ -4,7 +4,9 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import io.grpc.ChannelCredentials;
 import io.grpc.ServerCredentials;
+import io.grpc.TlsChannelCredentials;
 import io.grpc.TlsServerCredentials;
 import java.io.IOException;
 import java.io.InputStream;
@@ -40,9 +42,17 @@ class TlsTest {
         Path ca = folder.resolve("server.pem");
         assertEquals("ca", assertThrows(
             InvalidArgumentException.class, () -> call("127.0.0.1:1", folder.resolve("missing.pem"))).field());
-        try (ScriptedServer server = new ScriptedServer(credentials, ScriptedServer.oneStep());
+        try (ScriptedServer server = new ScriptedServer(
+                credentials, ScriptedServer.oneStep(), ScriptedServer.oneStep(), ScriptedServer.oneStep());
             ScriptedServer plain = new ScriptedServer()) {
             assertArrayEquals(new int[] {1}, call(server.target(), ca).lengths());
+            ConnectionOptions content = new ConnectionOptions().withCa(Files.readAllBytes(ca));
+            assertArrayEquals(new int[] {1}, call(server.target(), content).lengths());
+            ChannelCredentials own = TlsChannelCredentials.newBuilder().trustManager(ca.toFile()).build();
+            ConnectionOptions credentialed = new ConnectionOptions().withCredentials(own).withToken("secret");
+            assertArrayEquals(new int[] {1}, call(server.target(), credentialed).lengths());
+            assertEquals("credentials", assertThrows(
+                InvalidArgumentException.class, () -> call(server.target(), credentialed.withCa(ca))).field());
             assertFails("ca", server.target(), folder.resolve("other.pem"));
             assertFails("target", server.target().replace("127.0.0.1", "localhost"), ca);
             assertFails("target", plain.target(), ca);
@@ -50,7 +60,11 @@ class TlsTest {
     }
 
     private static EpisodeBatch call(String target, Path ca) {
-        try (Sampler sampler = Sampler.connect(target, new ConnectionOptions().withCa(ca))) {
+        return call(target, new ConnectionOptions().withCa(ca));
+    }
+
+    private static EpisodeBatch call(String target, ConnectionOptions options) {
+        try (Sampler sampler = Sampler.connect(target, options)) {
             return sampler.obtainSamples(1);
         }
     }
