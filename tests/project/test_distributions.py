@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import xml.etree.ElementTree
 import zipfile
 from pathlib import Path
 
@@ -71,6 +72,19 @@ def test_metadata_is_what_an_index_shows(distribution: str, tmp_path: Path) -> N
 def test_clients_bring_the_license(client: str) -> None:
     """Modules of Go and packages of npm have no files from outside their folder."""
     assert (ROOT / "client" / client / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
+def test_pom_has_what_maven_central_asks_for() -> None:
+    project = xml.etree.ElementTree.parse(ROOT / "client" / "java" / "pom.xml").getroot()
+    xmlns = {"": "http://maven.apache.org/POM/4.0.0"}
+    wanted = ["name", "description", "url", "developers/developer/name"]
+    wanted += ["licenses/license/name", "licenses/license/url"]
+    wanted += ["scm/connection", "scm/developerConnection", "scm/url"]
+    assert [path for path in wanted if not project.findtext(path, namespaces=xmlns)] == []
+    # Those who depend on the package do not see its profiles, which may only replace versions.
+    properties = {each.tag.rpartition("}")[2] for each in project.findall("properties/*", xmlns)}
+    versions = {each.text or "" for each in project.findall("dependencies/dependency/version", xmlns)}
+    assert {version.strip("${}") for version in versions} <= properties
 
 
 @pytest.mark.slow  # installs some hundred megabytes for each Python
