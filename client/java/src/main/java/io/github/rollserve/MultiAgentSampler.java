@@ -86,7 +86,7 @@ public final class MultiAgentSampler {
      * @return the stream of the call, which begins at once
      */
     public SampleStream<MultiAgentBatch> streamSamples(long numSteps, SamplingOptions options) {
-        return streams.samples(numSteps, options);
+        return streams.samples(numSteps, options).begin();
     }
 
     /**
@@ -97,7 +97,7 @@ public final class MultiAgentSampler {
      * @return the stream of the call, which begins at once
      */
     public SampleStream<MultiAgentBatch> streamExactEpisodes(long numEpisodesPerWorker, SamplingOptions options) {
-        return streams.exactEpisodes(numEpisodesPerWorker, options);
+        return streams.exactEpisodes(numEpisodesPerWorker, options).begin();
     }
 
     /**
@@ -108,6 +108,6 @@ public final class MultiAgentSampler {
      * @return the stream of the call, which begins at once
      */
     public SampleStream<MultiAgentBatch> streamFragments(long numSteps, FragmentOptions options) {
-        return streams.fragments(numSteps, options);
+        return streams.fragments(numSteps, options).begin();
     }
 }

@@ -71,7 +71,12 @@ public final class SampleStream<B> implements Iterable<B>, AutoCloseable {
         this.interruptions = new Interruptions(connection, timeout, closed);
         this.timeout = timeout;
         this.callOptions = CallOptions.DEFAULT.withDeadline(deadline);
-        this.attempt = start();
+    }
+
+    /** Makes the call, which the first read would make otherwise. */
+    SampleStream<B> begin() {
+        current();
+        return this;
     }
 
     /**
@@ -211,16 +216,12 @@ public final class SampleStream<B> implements Iterable<B>, AutoCloseable {
 
     private Attempt<ObtainSamplesResponse> current() {
         if (attempt == null) {
-            attempt = start();
+            attempt = resumption.call().start(connection.channel(), callOptions);
             if (closed.getCount() == 0) { // before the attempt was there to be cancelled
                 attempt.cancel();
             }
         }
         return attempt;
-    }
-
-    private Attempt<ObtainSamplesResponse> start() {
-        return resumption.call().start(connection.channel(), callOptions);
     }
 
     /** Adds the responses that a message joins; the message itself if it is a single one. */

@@ -375,7 +375,7 @@ public final class Sampler implements AutoCloseable {
      * @return the stream of the call, which begins at once
      */
     public SampleStream<EpisodeBatch> streamSamples(long numSteps, SamplingOptions options) {
-        return streams.samples(numSteps, options);
+        return streams.samples(numSteps, options).begin();
     }
 
     /**
@@ -386,7 +386,7 @@ public final class Sampler implements AutoCloseable {
      * @return the stream of the call, which begins at once
      */
     public SampleStream<EpisodeBatch> streamExactEpisodes(long numEpisodesPerWorker, SamplingOptions options) {
-        return streams.exactEpisodes(numEpisodesPerWorker, options);
+        return streams.exactEpisodes(numEpisodesPerWorker, options).begin();
     }
 
     /**
@@ -398,7 +398,7 @@ public final class Sampler implements AutoCloseable {
      * @return the stream of the call, which begins at once
      */
     public SampleStream<EpisodeBatch> streamFragments(long numSteps, FragmentOptions options) {
-        return streams.fragments(numSteps, options);
+        return streams.fragments(numSteps, options).begin();
     }
 
     /**

@@ -26,15 +26,17 @@ import java.util.concurrent.Executor;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.stream.Stream;
+import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.Test;
 
 /** Equality of values, and arguments that are null. */
 class ValuesTest {
+    private static final Sampler SAMPLER = Sampler.connect("127.0.0.1:1");
     private static final Tensor ONE = Tensor.scalar(1);
     /** The classes that users call with arguments, each with an object unless its methods are static. */
     private static final List<Object> OBJECTS = List.of(
-        Sampler.connect("127.0.0.1:1"), Sampler.connect("127.0.0.1:1").multiAgent(), new ConnectionOptions(),
-        new SamplingOptions(), new FragmentOptions(), new EvaluationOptions(), new EnvSpec("a"), new EnvChange(),
+        SAMPLER, SAMPLER.multiAgent(), new ConnectionOptions(), new SamplingOptions(), new FragmentOptions(),
+        new EvaluationOptions(), new EnvSpec("a"), new EnvChange(),
         new MlpAgent(Parameters.NONE, new MlpAgent.Categorical()), new OnnxAgent(new byte[0], OnnxAgent.Head.ACTIONS),
         new PythonAgent("a"), new ConstantAgent(Columns.plain(ONE)), new RandomAgent(), new AgentChange(Map.of()),
         new Policies(Map.of()), new PolicyMap(), new PolicyChoice("a"), Parameters.NONE, Columns.plain(ONE), ONE,
@@ -55,6 +57,11 @@ class ValuesTest {
         Map.entry(MlpAgent.Head.class, new MlpAgent.Categorical()),
         Map.entry(Space.class, new Space.Discrete(2, 0)), Map.entry(ActionMask.class, new ActionMask.Info("a")),
         Map.entry(AgentUpdate.class, Parameters.NONE), Map.entry(EnvUpdate.class, new EnvSpec("a")));
+
+    @AfterAll
+    static void close() {
+        SAMPLER.close();
+    }
 
     @Test
     void argumentsThatAreNullAreNamed() {
@@ -125,7 +132,7 @@ class ValuesTest {
         Map<String, Runnable> calls = Map.of(
             "wrappers[1]", () -> new EnvSpec("a").withWrappers(new Wrapper("b"), null).id(),
             "tensors['b']", () -> new Parameters(Collections.singletonMap("b", null)),
-            "agents[0]", () -> ((Sampler) OBJECTS.get(0)).updateAgentPerWorker(Collections.singletonList(null)));
+            "agents[0]", () -> SAMPLER.updateAgentPerWorker(Collections.singletonList(null)));
         calls.forEach((name, call) ->
             assertEquals(name, assertThrows(NullPointerException.class, call::run).getMessage()));
     }
