@@ -25,8 +25,8 @@ final class GenerateReasons {
     private static final String TAIL = """
 
             /**
-             * A reason that only later versions of this client know: {@link RollserveException#reasonName()} has its name.
-             * The class of the exception says what to do.
+             * A reason that only later versions of this client know; {@link RollserveException#reasonName()} is its
+             * name. The class of the exception says what to do.
              */
             UNRECOGNIZED;
 

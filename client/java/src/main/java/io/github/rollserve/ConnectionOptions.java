@@ -130,9 +130,9 @@ public final class ConnectionOptions {
     }
 
     /**
-     * Sets the content of such a file; see {@link #withCa(Path)}.
+     * Sets the certificates of authorities in the PEM format; see {@link #withCa(Path)}.
      *
-     * @param content the content of the file, as a secret store has it
+     * @param content the content of such a file, as a secret store has it
      * @return the options
      */
     public ConnectionOptions withCa(byte[] content) {
@@ -155,9 +155,9 @@ public final class ConnectionOptions {
     }
 
     /**
-     * Sets the content of such a file; see {@link #withCert(Path)}.
+     * Sets a certificate of the client in the PEM format; see {@link #withCert(Path)}.
      *
-     * @param content the content of the file, as a secret store has it
+     * @param content the content of such a file, as a secret store has it
      * @return the options
      */
     public ConnectionOptions withCert(byte[] content) {
@@ -179,9 +179,9 @@ public final class ConnectionOptions {
     }
 
     /**
-     * Sets the content of such a file; see {@link #withKey(Path)}.
+     * Sets the private key of the certificate in the PEM format; see {@link #withKey(Path)}.
      *
-     * @param content the content of the file, as a secret store has it
+     * @param content the content of such a file, as a secret store has it
      * @return the options
      */
     public ConnectionOptions withKey(byte[] content) {
@@ -241,7 +241,7 @@ public final class ConnectionOptions {
     }
 
     /**
-     * Sets a file with the token instead, which is read for each call.
+     * Sets a file with a bearer token, which is read for each call, instead of the token.
      *
      * @param file the file
      * @return the options

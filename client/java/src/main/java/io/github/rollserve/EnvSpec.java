@@ -8,8 +8,8 @@ import java.util.Optional;
 import java.util.function.UnaryOperator;
 
 /**
- * The specification of an environment. Each method that begins with {@code with} returns a specification with one more
- * setting; what is not set has its default.
+ * The specification of an environment. Each {@code with…} method returns a specification with one more setting; what
+ * is not set has its default.
  *
  * <pre>{@code
  * EnvSpec env = new EnvSpec("CartPole-v1").withKwargs(Map.of("max_episode_steps", 200)).withRows(8, 0);

@@ -19,8 +19,8 @@ import java.util.function.UnaryOperator;
  * predict it, and {@code core/weight_ih} and so on for a recurrent core. With {@code observation/mean} and
  * {@code observation/variance}, float64 (inputs), observations are normalized first.
  *
- * <p>Each method that begins with {@code with} returns an agent with one more setting. Agents are equal if their
- * parameters and settings are.
+ * <p>Each {@code with…} method returns an agent with one more setting. Agents are equal if their parameters and
+ * settings are.
  */
 @CheckReturnValue
 public final class MlpAgent implements Agent {

@@ -462,8 +462,8 @@ public enum Reason {
     TLS_FAILED,
 
     /**
-     * A reason that only later versions of this client know: {@link RollserveException#reasonName()} has its name.
-     * The class of the exception says what to do.
+     * A reason that only later versions of this client know; {@link RollserveException#reasonName()} is its
+     * name. The class of the exception says what to do.
      */
     UNRECOGNIZED;
 

@@ -23,7 +23,7 @@ import java.util.stream.Stream;
 import java.util.stream.StreamSupport;
 
 /**
- * The batches of a sampling call, as they arrive. The call begins with the stream.
+ * The batches of a sampling call, as they arrive. The call begins when the stream is made.
  *
  * <p>Each batch can be used alone; {@code concatenate} and {@code joined} of its class make whole episodes of several.
  * If the connection or the server is lost, the stream continues where it was once both are back. It ends with the last

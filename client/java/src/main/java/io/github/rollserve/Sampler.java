@@ -177,7 +177,7 @@ public final class Sampler implements AutoCloseable {
     }
 
     /**
-     * Gives each worker an update of its own.
+     * Gives each worker an agent of its own, or an update of its agent.
      *
      * @param agents one update for each worker, in the order of their indices; empty to leave the worker's agent as it
      *     is
@@ -223,7 +223,7 @@ public final class Sampler implements AutoCloseable {
     }
 
     /**
-     * Gives each worker an update of its own. The spaces of all workers have to be equal.
+     * Gives each worker environments of its own, or an update of them. The spaces of all workers have to be equal.
      *
      * @param envs one update for each worker, in the order of their indices; empty to leave the worker's environments
      *     as they are

@@ -19,10 +19,9 @@
  *
  * <p>No argument, element or result is null unless its comment says so; an argument that is null fails with a
  * {@link NullPointerException} that names it. Classes that are marked by
- * {@link io.github.rollserve.CheckReturnValue} are immutable, and their methods that begin with {@code with} return a
- * changed copy. Values and results are equal if their contents are, batches only to themselves. Later versions add
- * methods, options, constants of enums, and components of records that calls return: read such records by their
- * accessors.
+ * {@link io.github.rollserve.CheckReturnValue} are immutable: their {@code with…} methods return a changed copy. Values
+ * and results are equal if their contents are, batches only to themselves. Later versions add methods, options,
+ * constants of enums, and components of records that calls return: read such records by their accessors.
  *
  * <p>In the comments, N is the number of segments of a batch, E the number of its episodes where there are many agents,
  * and T the number of steps of all its segments or episodes. {@code *O}, {@code *A}, {@code *I}, {@code *H} and
