@@ -13,8 +13,7 @@ import java.util.Objects;
 final class Arguments {
     private Arguments() {}
 
-    @SafeVarargs
-    static <T> List<T> list(String name, T... values) {
+    static <T> List<T> list(String name, T[] values) {
         return list(name, Arrays.asList(Objects.requireNonNull(values, name)));
     }
 
