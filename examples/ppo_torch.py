@@ -5,8 +5,9 @@
     python examples/ppo_torch.py --env ALE/Pong-v5 --steps 10000000 --server HOST:PORT
     python examples/ppo_torch.py --resume                            # goes on with the checkpoint in `run`
 
-Each iteration sends the new parameters, and gets equally many steps of each row of environments. The folder of `--out`
-has the newest checkpoint and the learning curve. Needs `rollserve[torch,plot]`.
+Each iteration sends the new parameters, and gets equally many steps of each row of environments; of continuous actions,
+observations are normalized and rewards are scaled. The folder of `--out` has the newest checkpoint and the learning
+curve. Needs `rollserve[torch,plot]`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from training_run import Returns, TrainingRun, parser_of, sampler_of
+from training_run import TrainingRun, parser_of, sampler_of
 
 import rollserve
-from rollserve.bridges import module_parameters, to_torch
+from rollserve.bridges import clipped_policy_loss, module_parameters, to_torch
 from rollserve.spaces import Discrete, Space
 
 
@@ -40,7 +41,7 @@ class Settings:
     entropy_bonus: float = 0.0
     value_weight: float = 0.5
     max_gradient_norm: float = 0.5
-    reward_scale: float = 1.0
+    max_policy_lag: int = 1  # the next batch is sampled while the trainer learns
     wrappers: tuple[rollserve.Wrapper, ...] = ()
     vectorization: rollserve.Vectorization = "rows"
 
@@ -52,34 +53,7 @@ def settings_of(env: str) -> Settings:
     if env == "CartPole-v1":
         return Settings()
     wrappers = (rollserve.Wrapper("ClipAction"),)
-    return Settings(row_steps=256, minibatch_size=64, learning_rate=3e-4, reward_scale=0.1, wrappers=wrappers)
-
-
-class Normalizer(nn.Module):
-    """Observations minus their mean, divided by their deviation: buffers that are sent with the parameters."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("scale", torch.ones(size))
-        self.moments = torch.zeros(3, size, dtype=torch.float64)  # number, sum, sum of squares: not for the server
-
-    def get_extra_state(self) -> torch.Tensor:
-        return self.moments
-
-    def set_extra_state(self, state: torch.Tensor) -> None:
-        self.moments = state
-
-    def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        return ((observation.float() - self.mean) * self.scale).clamp(-10, 10)
-
-    def update(self, observations: torch.Tensor) -> None:
-        """Include observations (T, size). Call it after the last step of the optimizer on a batch."""
-        data = observations.double()
-        self.moments += torch.stack([torch.full_like(data[0], len(data)), data.sum(0), (data**2).sum(0)])
-        count, total, squares = self.moments
-        self.mean.copy_(total / count)
-        self.scale.copy_((squares / count - (total / count) ** 2).clamp(min=1e-8).rsqrt())
+    return Settings(row_steps=256, minibatch_size=64, learning_rate=3e-4, wrappers=wrappers)
 
 
 def layer(inputs: int, outputs: int, gain: float = 2**0.5) -> nn.Linear:
@@ -120,7 +94,7 @@ class ActorCritic(nn.Module):
             self.actor, self.critic = layer(512, outputs, 0.01), layer(512, 1, 1.0)
         else:
             size = observation_space.flat_size
-            self.body = nn.Identity() if self.is_discrete else Normalizer(size)
+            self.body = nn.Identity()
             self.actor, self.critic = perceptron(size, outputs, 0.01), perceptron(size, 1, 1.0)
         if not self.is_discrete:
             self.log_std = nn.Parameter(torch.zeros(outputs))
@@ -133,69 +107,70 @@ class ActorCritic(nn.Module):
             return {"logits": outputs, "value": value}
         return {"mean": outputs, "log_std": self.log_std.expand_as(outputs), "value": value}
 
-    def evaluate(self, observations: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def evaluate(
+        self, observations: torch.Tensor, actions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return log-probabilities of actions, entropies and values, (M,) each."""
         found = self(observations)
         if self.is_discrete:
-            policy = torch.distributions.Categorical(logits=found["logits"])
+            policy = torch.distributions.Categorical(logits=found["logits"], validate_args=False)
             return policy.log_prob(actions), policy.entropy(), found["value"][:, 0]
-        policy = torch.distributions.Normal(found["mean"], found["log_std"].exp())
+        policy = torch.distributions.Normal(found["mean"], found["log_std"].exp(), validate_args=False)
         return policy.log_prob(actions).sum(1), policy.entropy().sum(1), found["value"][:, 0]
 
     def agent(self, observation_space: Space) -> rollserve.Agent:
         """Return the agent for the server: a plain MLP where that is enough, because the server runs it faster."""
-        if isinstance(self.body, nn.Identity):
+        if isinstance(self.body, Images):
+            return rollserve.OnnxAgent.from_torch(self, observation_space, "categorical")
+        if self.is_discrete:
             return rollserve.MlpAgent.from_torch(self.actor, "categorical", value=self.critic)
-        head = "categorical" if self.is_discrete else "diagonal_gaussian"
-        return rollserve.OnnxAgent.from_torch(self, observation_space, head)
+        how = {"value": self.critic, "log_std": self.log_std, "normalization": True}
+        return rollserve.MlpAgent.from_torch(self.actor, "diagonal_gaussian", **how)
 
 
 class Ppo:
-    """The learner: a model, its optimizer, and what one batch changes."""
+    """The learner: a model, its optimizer, what one batch changes, and how far the iterations are."""
 
     def __init__(self, model: ActorCritic, settings: Settings, seed: int) -> None:
         self.model, self.settings = model, settings
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, eps=1e-5)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, eps=1e-5, fused=True)
         self.generator = np.random.default_rng(seed)
+        self.progress: dict[str, np.ndarray] | None = None
 
     def save(self, path: Path) -> None:
         """Write a checkpoint."""
-        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, path)
+        progress = {name: torch.from_numpy(array) for name, array in (self.progress or {}).items()}
+        saved = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "progress": progress}
+        torch.save(saved, path)
 
     def load(self, path: Path) -> None:
         """Go on where a checkpoint was written."""
         saved = torch.load(path)
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
+        self.progress = {name: tensor.numpy() for name, tensor in saved["progress"].items()}
 
     def learn(self, batch: rollserve.EpisodeBatch, rate: float) -> dict[str, float]:
-        """Improve the model with a batch of its own; return the means of losses."""
+        """Improve the model with a batch; return the means of losses."""
         settings, model = self.settings, self.model
-        batch = dataclasses.replace(batch, rewards=(settings.reward_scale * batch.rewards).astype(np.float32))
-        with torch.no_grad():
-            last_values = model(to_torch(batch.last_observations))["value"][:, 0].numpy()
-        advantages, targets = batch.advantages(settings.gamma, settings.lam, last_values=last_values)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * settings.learning_rate
+        advantages, targets = (each.astype(np.float32) for each in batch.advantages(settings.gamma, settings.lam))
         losses = []
         parts = batch.minibatches(
             settings.minibatch_size, self.generator, settings.num_epochs, advantages=advantages, targets=targets
         )
         for part in map(to_torch, parts):
             log_probs, entropies, values = model.evaluate(part["observations"], part["actions"])
-            ratios = (log_probs - part["agent_infos"]["log_prob"]).exp()
-            gains = (part["advantages"] - part["advantages"].mean()) / (part["advantages"].std() + 1e-8)
-            clipped = ratios.clamp(1 - settings.clip, 1 + settings.clip)
-            policy_loss, entropy = -torch.min(ratios * gains, clipped * gains).mean(), entropies.mean()
-            value_loss = nn.functional.mse_loss(values, part["targets"])
+            old_log_probs = part["agent_infos"]["log_prob"]
+            policy_loss = clipped_policy_loss(log_probs, old_log_probs, part["advantages"], clip=settings.clip)
+            value_loss, entropy = nn.functional.mse_loss(values, part["targets"]), entropies.mean()
             self.optimizer.zero_grad()
             (policy_loss + settings.value_weight * value_loss - settings.entropy_bonus * entropy).backward()
             nn.utils.clip_grad_norm_(model.parameters(), settings.max_gradient_norm)
             self.optimizer.step()
-            losses.append([policy_loss.item(), value_loss.item(), entropy.item()])
-        if isinstance(model.body, Normalizer):
-            model.body.update(to_torch(batch.observations))
-        return dict(zip(("policy", "value", "entropy"), np.mean(losses, axis=0).tolist(), strict=True))
+            losses.append(torch.stack([policy_loss, value_loss, entropy]).detach())
+        return dict(zip(("policy", "value", "entropy"), torch.stack(losses).mean(0).tolist(), strict=True))
 
 
 def train(
@@ -205,24 +180,31 @@ def train(
     done: int = 0,
     target: float = float("inf"),
     report: Callable[..., None] = lambda *_, **__: None,
-) -> int:
+) -> None:
     """Train until `num_steps` are done, or until the last 100 episodes return `target` on average.
 
-    `done` steps of them were made by earlier runs. `report` gets the number of steps, the mean return and the losses
-    after each iteration. Returns the number of steps that are done.
+    `done` steps of them were made by earlier runs. `report` gets the number of steps, the mean return and figures after
+    each iteration.
     """
-    settings, returns = learner.settings, Returns(sampler)
-    agent = learner.model.agent(sampler.status().observation_space)
-    sampler.update_agent(agent)
-    while done < num_steps and not returns.reached(target):
-        batch = sampler.obtain_fragments(settings.num_rows * settings.row_steps)
-        done += batch.num_steps
-        losses = learner.learn(batch, rate=max(0.0, 1 - done / num_steps))
-        # The parameters of an MlpAgent are the modules' own memory.
-        is_mlp = isinstance(agent, rollserve.MlpAgent)
-        sampler.update_agent(agent.parameters if is_mlp else module_parameters(learner.model))
-        report(done, returns.update(), **losses)
-    return done
+    settings, model = learner.settings, learner.model
+    agent = model.agent(sampler.status().observation_space)
+    if not isinstance(agent, rollserve.MlpAgent):  # whose parameters are the modules' own memory
+        sampler.update_agent(agent)
+    with sampler.iterations(
+        agent if isinstance(agent, rollserve.MlpAgent) else lambda: module_parameters(model),
+        -(-(num_steps - done) // (settings.num_rows * settings.row_steps)),
+        steps_per_row=settings.row_steps,
+        max_policy_lag=settings.max_policy_lag,
+        state=learner.progress,
+        return_last_values=True,
+        return_discount=None if model.is_discrete else settings.gamma,
+    ) as iterations:
+        for batch in iterations:
+            losses = learner.learn(batch, rate=max(0.0, 1 - iterations.num_steps / num_steps))
+            learner.progress = iterations.state()
+            report(iterations.num_steps, iterations.mean_return, episodes=iterations.num_episodes, **losses)
+            if iterations.num_episodes >= 100 and iterations.mean_return >= target:
+                break
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ class Task:
         env: id of the environment.
         target: mean return of the last 100 episodes at which the time is taken.
         max_steps: number of steps after which learning ends, and over which learning rates fall to zero.
-        algorithm: `ppo` or `sac`.
+        algorithm: `ppo`; `normalized_ppo`, with normalized observations and scaled rewards; or `sac`.
         settings: hyperparameters by the names in the examples' `Settings`.
     """
 
@@ -61,6 +61,7 @@ _PPO = {
     "value_weight": 0.5,
     "max_gradient_norm": 0.5,
 }
+_CONTINUOUS_PPO = {**_PPO, "row_steps": 256, "minibatch_size": 64, "learning_rate": 3e-4}
 _SAC = {
     "num_rows": 4,
     "row_steps": 16,
@@ -76,15 +77,26 @@ _SAC = {
 
 TASKS = {
     "cartpole-ppo": Task("CartPole-v1 to 475, PPO", "CartPole-v1", 475, 200_000, "ppo", _PPO),
+    "halfcheetah-ppo": Task(
+        "HalfCheetah-v5 to 1,000, PPO", "HalfCheetah-v5", 1000, 1_000_000, "normalized_ppo", _CONTINUOUS_PPO
+    ),
     "pendulum-sac": Task("Pendulum-v1 to -200, SAC", "Pendulum-v1", -200, 40_000, "sac", _SAC),
     "halfcheetah-sac": Task("HalfCheetah-v5 to 2,000, SAC", "HalfCheetah-v5", 2000, 300_000, "sac", _SAC),
 }
 """Tasks by name. The first one is the default: the others take minutes to hours."""
 
 PARTICIPANTS = {
-    "rollserve": Participant("Rollserve", {"ppo": "rollserve_ppo", "sac": "rollserve_sac"}, None),
+    "rollserve": Participant(
+        "Rollserve", {"ppo": "rollserve_ppo", "normalized_ppo": "rollserve_ppo", "sac": "rollserve_sac"}, None
+    ),
     "stable_baselines3": Participant(
-        "Stable-Baselines3", {"ppo": "stable_baselines3_ppo", "sac": "stable_baselines3_sac"}, "stable_baselines3"
+        "Stable-Baselines3",
+        {
+            "ppo": "stable_baselines3_ppo",
+            "normalized_ppo": "stable_baselines3_ppo",
+            "sac": "stable_baselines3_sac",
+        },
+        "stable_baselines3",
     ),
     "rllib": Participant("RLlib", {"ppo": "rllib_ppo"}, "rllib"),
 }

@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import rollserve
-from rollserve.bridges import to_torch
+from rollserve.bridges import clipped_policy_loss, to_torch
 from rollserve.transforms import ClipActions
 from rollserve_server.local import local_server
 
@@ -17,45 +17,33 @@ def network(outputs: int, last_gain: float) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def train(sampler: rollserve.Sampler, num_iterations: int, steps_per_row: int = 256) -> list[list[float]]:
+def train(sampler: rollserve.Sampler, num_iterations: int, steps_per_row: int = 256) -> list[tuple[int, float]]:
     actor, critic, log_std = network(6, 0.01), network(1, 1.0), nn.Parameter(torch.zeros(6))
     parameters = [*actor.parameters(), *critic.parameters(), log_std]
-    optimizer = torch.optim.Adam(parameters, lr=3e-4, eps=1e-5)
+    optimizer = torch.optim.Adam(parameters, lr=3e-4, eps=1e-5, fused=True)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, num_iterations)
     generator = np.random.default_rng(0)
 
     sampler.update_env(rollserve.EnvSpec("HalfCheetah-v5", transforms=[ClipActions()]))
     agent = rollserve.MlpAgent.from_torch(actor, "diagonal_gaussian", value=critic, log_std=log_std, normalization=True)
-    sampler.update_agent(agent)
-
-    moments, returns = rollserve.RunningMoments(), rollserve.RunningMoments()
-    curve = []
-    for iteration in range(num_iterations):
-        batch = sampler.obtain_fragments(
-            steps_per_row=steps_per_row, observation_moments=True, return_discount=0.99, return_last_values=True
-        )
-        returns.merge(batch.account.return_moments)
-        advantages, targets = batch.with_scaled_rewards(returns).advantages(0.99, 0.95)
-        columns = {"inputs": moments.normalized(batch.observations), "advantages": advantages, "targets": targets}
-
-        for part in batch.minibatches(64, generator, num_epochs=10, **columns):
-            part = to_torch(part, dtype=torch.float32)
-            policy = torch.distributions.Normal(actor(part["inputs"]), log_std.exp())
-            ratios = (policy.log_prob(part["actions"]).sum(1) - part["agent_infos"]["log_prob"]).exp()
-            gains = (part["advantages"] - part["advantages"].mean()) / (part["advantages"].std() + 1e-8)
-            policy_loss = -torch.min(ratios * gains, ratios.clamp(0.8, 1.2) * gains).mean()
-            value_loss = (critic(part["inputs"])[:, 0] - part["targets"]).square().mean()
+    options: rollserve.SamplingOptions = {"return_discount": 0.99, "return_last_values": True}
+    iterations = sampler.iterations(agent, num_iterations, steps_per_row=steps_per_row, max_policy_lag=1, **options)
+    curve: list[tuple[int, float]] = []
+    for batch in iterations:
+        advantages, targets = batch.advantages(0.99, 0.95)
+        for columns in batch.minibatches(64, generator, num_epochs=10, advantages=advantages, targets=targets):
+            part = to_torch(columns)
+            policy = torch.distributions.Normal(actor(part["observations"]), log_std.exp(), validate_args=False)
+            log_probs = policy.log_prob(part["actions"]).sum(1)
+            policy_loss = clipped_policy_loss(log_probs, part["agent_infos"]["log_prob"], part["advantages"])
+            value_loss = nn.functional.mse_loss(critic(part["observations"])[:, 0], part["targets"])
             optimizer.zero_grad()
             (policy_loss + 0.5 * value_loss).backward()
             nn.utils.clip_grad_norm_(parameters, 0.5)
             optimizer.step()
-
-        moments.merge(batch.account.observation_moments)
-        sampler.update_agent(agent.parameters, observation_moments=moments)
-        ended = batch.terminated | batch.truncated
-        if ended.any():
-            curve.append([moments.count, batch.episode_returns[ended].mean()])
-            print(f"{moments.count:>9,} steps, mean return {curve[-1][1]:.0f}", flush=True)
-        optimizer.param_groups[0]["lr"] = 3e-4 * (1 - (iteration + 1) / num_iterations)
+        schedule.step()
+        curve.append((iterations.num_steps, iterations.mean_return))
+        print(iterations, flush=True)
     return curve
 
 
@@ -64,7 +52,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     options = ("--env", "HalfCheetah-v5", "--workers", "2", "--rows", "4", "--seed", "0")
     with local_server(*options, log="server.log") as server, rollserve.connect(server.address) as sampler:
-        curve = train(sampler, num_iterations=488)
+        curve = train(sampler, num_iterations=244)
         print(sampler.evaluate(20, deterministic=True))
 
     figure = Figure(layout="constrained")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -81,21 +82,24 @@ def test_model_of_ppo_computes_what_the_server_does(env: str, sampler: rollserve
     spec = rollserve.EnvSpec(env, wrappers=settings.wrappers, vectorization=settings.vectorization, num_rows=2)
     spaces = sampler.update_env(spec)
     model = ppo_torch.ActorCritic(spaces.observation_space, spaces.action_space)
+    settings = dataclasses.replace(settings, num_rows=4, row_steps=16, minibatch_size=64, max_policy_lag=0)
     learner = ppo_torch.Ppo(model, settings, seed=0)
-    sampler.update_agent(model.agent(spaces.observation_space))
-    for _ in range(2):
-        batch = sampler.obtain_fragments(64)
+    learn, ratios = learner.learn, []
+
+    def compare(batch: rollserve.EpisodeBatch, rate: float) -> dict[str, float]:
         tensors = batch.to_torch()
         with torch.no_grad():
             log_probs, _, values = model.evaluate(tensors["observations"], tensors["actions"])
         assert np.allclose(log_probs, batch.agent_infos["log_prob"], atol=1e-4)
         assert np.allclose(values, batch.agent_infos["value"], atol=1e-4)
-        losses = learner.learn(batch, rate=1.0)
+        losses: dict[str, float] = learn(batch, rate)
         assert all(np.isfinite(list(losses.values())))
-        is_mlp = env == "CartPole-v1"
-        sampler.update_agent(
-            model.agent(spaces.observation_space).parameters if is_mlp else rollserve.bridges.module_parameters(model)
-        )
+        ratios.append(rate)
+        return losses
+
+    learner.learn = compare
+    ppo_torch.train(sampler, learner, 192)
+    assert ratios == pytest.approx([2 / 3, 1 / 3, 0])
 
 
 def test_actor_of_sac_computes_what_the_server_does(sampler: rollserve.Sampler) -> None:

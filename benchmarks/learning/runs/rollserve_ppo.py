@@ -24,7 +24,9 @@ def train(task: Task, seed: int, progress: Progress, address: str) -> None:
         model = ppo_torch.ActorCritic(spaces.observation_space, spaces.action_space)
         learner = ppo_torch.Ppo(model, settings, seed)
         progress.start()
-        report = lambda num_steps, mean_return, **_: progress.report(num_steps, mean_return)  # noqa: E731
+        report = lambda num_steps, mean_return, episodes, **_: progress.report(  # noqa: E731
+            num_steps, mean_return, min(episodes, 100)
+        )
         ppo_torch.train(sampler, learner, task.max_steps, target=task.target, report=report)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from benchmarks.learning.catalogue import Task
 from benchmarks.learning.runs.progress import Progress, run
@@ -16,9 +17,12 @@ def train(task: Task, seed: int, progress: Progress, _: str) -> None:
     torch.set_num_threads(1)
     settings = task.settings
     rate = settings["learning_rate"]
+    env: VecEnv = make_vec_env(task.env, settings["num_rows"], seed=seed)
+    if task.algorithm == "normalized_ppo":
+        env = VecNormalize(env, gamma=settings["gamma"])
     model = PPO(
         "MlpPolicy",
-        make_vec_env(task.env, settings["num_rows"], seed=seed),
+        env,
         learning_rate=lambda remaining: remaining * rate,
         n_steps=settings["row_steps"],
         batch_size=settings["minibatch_size"],

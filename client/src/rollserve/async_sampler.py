@@ -20,7 +20,7 @@ from rollserve.multi_agent_batch import Batch, MultiAgentBatch
 from rollserve.options import list_options
 from rollserve.status import SamplerStatus, samplers_from_proto, status_from_proto
 from rollserve_wire.environments import env_update_from_proto, env_values_from_proto
-from rollserve_wire.errors import PreconditionError
+from rollserve_wire.errors import PreconditionError, mismatch
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import samplers_pb2
 from rollserve_wire.v1.agent_versions_pb2 import ListAgentVersionsRequest
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import Agent, AgentUpdate, MemberParameters
     from rollserve.async_dataset_stream import AsyncDatasetStream
+    from rollserve.async_iterations import AsyncIterations
     from rollserve.async_record_stream import AsyncRecordStream
     from rollserve.async_round_stream import AsyncRoundStream
     from rollserve.cross_play import CrossPlay, Player, Seat
@@ -306,6 +307,64 @@ class AsyncSampler(
         """
         request = requests.resize_request(self._name, num_workers)
         return (await self._call(self._stub.ResizePool, request, timeout)).previous_worker_count
+
+    def iterations(
+        self: AsyncSampler[EpisodeBatch],
+        trained_agent: Agent | Callable[[], AgentUpdate],
+        num_iterations: int,
+        *,
+        steps_per_row: int,
+        max_policy_lag: int = 0,
+        state: Mapping[str, np.ndarray] | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> AsyncIterations:
+        """Return an iterator over the batches of an on-policy trainer, such as PPO, which sends and normalizes.
+
+        Before each batch, and after the last one, it sends the agent's parameters as they are then. If the agent
+        normalizes observations, the iterator keeps their moments, sends them with the parameters, and returns batches
+        whose observations are normalized as the agent did. With `return_discount`, their rewards are scaled by the
+        moments of the discounted returns; `raw_rewards` has the environment's own.
+
+        >>> iterations = sampler.iterations(agent, 100, steps_per_row=256, return_last_values=True)  # doctest: +SKIP
+        >>> async for batch in iterations:  # doctest: +SKIP
+        ...     advantages, value_targets = batch.advantages(0.99, 0.95)
+        ...     ...  # steps of the optimizer
+        ...     print(iterations)  # progress
+
+        Args:
+            trained_agent: an agent with parameters: it is sent whole at first, and later what its `parameters` are
+                then, such as those of `MlpAgent.from_torch`, which are the modules' own memory. Or a function that
+                returns an update for each iteration.
+            num_iterations: number of iterations, and of batches; positive.
+            steps_per_row: number of steps of each row in an iteration, as of `obtain_fragments`.
+            max_policy_lag: number of updates that the trainer may be ahead of the policy that acts. With 0, workers
+                wait while the trainer learns. With 1, they sample the next batch meanwhile, by the version before.
+            state: `state()` of earlier iterations, to go on with their moments.
+            options: as of `stream`.
+
+        Raises:
+            TypeError: an argument of the wrong type, such as an agent without parameters.
+            InvalidArgumentError: a number out of range.
+            ValueError: a state of something else.
+        """
+        from rollserve._calls.base_iterations import IterationParts
+        from rollserve.async_iterations import AsyncIterations
+
+        if self._batch_kind is not EpisodeBatch:
+            raise TypeError(f"sampler: {mismatch('a sampler for one agent', 'one for many')}")
+        return AsyncIterations(
+            IterationParts(
+                trained_agent,
+                num_iterations,
+                steps_per_row,
+                max_policy_lag,
+                state,
+                options,
+                self.status,
+                self.update_agent,
+                self.stream,
+            )
+        )
 
     async def obtain_samples(
         self, num_steps: int, *, out: EpisodeBuffer | None = None, **options: Unpack[SamplingOptions]

@@ -9,12 +9,14 @@ from rollserve.bridges.rllib import to_rllib_episodes, to_sample_batch
 from rollserve.bridges.stable_baselines3 import fill_rollout_buffer
 from rollserve.bridges.tables import to_arrow, to_pandas
 from rollserve.bridges.tensors import module_parameters, to_jax, to_torch
+from rollserve.bridges.torch_losses import clipped_policy_loss
 from rollserve.bridges.torch_models import TorchMlp, TorchModel, export_module, mlp_of_modules
 from rollserve.bridges.torchrl import to_tensordict
 
 __all__ = [
     "TorchMlp",
     "TorchModel",
+    "clipped_policy_loss",
     "export_module",
     "fill_rollout_buffer",
     "mlp_model",
