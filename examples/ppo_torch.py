@@ -23,7 +23,7 @@ from training_run import TrainingRun, parser_of, sampler_of
 
 import rollserve
 from rollserve.bridges import clipped_policy_loss, module_parameters, to_torch
-from rollserve.spaces import Discrete, Space
+from rollserve.spaces import Box, Discrete, Space
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +54,12 @@ def settings_of(env: str) -> Settings:
         return Settings()
     wrappers = (rollserve.Wrapper("ClipAction"),)
     return Settings(row_steps=256, minibatch_size=64, learning_rate=3e-4, wrappers=wrappers)
+
+
+def spec_of(env: str, settings: Settings, num_rows: int) -> rollserve.EnvSpec:
+    """Return the specification of an environment with `num_rows` rows on each worker."""
+    wrappers, vectorization = settings.wrappers, settings.vectorization
+    return rollserve.EnvSpec(env, wrappers=wrappers, vectorization=vectorization, num_rows=num_rows)
 
 
 def layer(inputs: int, outputs: int, gain: float = 2**0.5) -> nn.Linear:
@@ -89,7 +95,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.is_discrete = isinstance(action_space, Discrete)
         outputs = action_space.flat_size
-        if len(observation_space.shape) == 3:
+        if isinstance(observation_space, Box) and len(observation_space.shape) == 3:
             self.body = Images(observation_space.shape[0])
             self.actor, self.critic = layer(512, outputs, 0.01), layer(512, 1, 1.0)
         else:
@@ -124,8 +130,9 @@ class ActorCritic(nn.Module):
             return rollserve.OnnxAgent.from_torch(self, observation_space, "categorical")
         if self.is_discrete:
             return rollserve.MlpAgent.from_torch(self.actor, "categorical", value=self.critic)
-        how = {"value": self.critic, "log_std": self.log_std, "normalization": True}
-        return rollserve.MlpAgent.from_torch(self.actor, "diagonal_gaussian", **how)
+        return rollserve.MlpAgent.from_torch(
+            self.actor, "diagonal_gaussian", value=self.critic, log_std=self.log_std, normalization=True
+        )
 
 
 class Ppo:
@@ -215,8 +222,7 @@ def main() -> None:
     with sampler_of(options.server, options.out) as sampler:
         settings, num_workers = settings_of(options.env), sampler.status().num_workers
         num_rows = max(1, settings.num_rows // num_workers)  # of each worker
-        how = {"wrappers": settings.wrappers, "vectorization": settings.vectorization, "num_rows": num_rows}
-        spaces = sampler.update_env(rollserve.EnvSpec(options.env, **how))
+        spaces = sampler.update_env(spec_of(options.env, settings, num_rows))
         settings = dataclasses.replace(settings, num_rows=num_rows * num_workers)
         learner = Ppo(ActorCritic(spaces.observation_space, spaces.action_space), settings, options.seed)
         run = TrainingRun(options, f"PPO learns {options.env} through Rollserve", learner.save)

@@ -10,11 +10,11 @@ from rollserve_server.local import local_server
 
 
 def network(outputs: int, last_gain: float) -> nn.Sequential:
-    layers = nn.Linear(17, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)
-    for layer, gain in zip(layers[::2], (2**0.5, 2**0.5, last_gain), strict=True):
+    layers = nn.Linear(17, 64), nn.Linear(64, 64), nn.Linear(64, outputs)
+    for layer, gain in zip(layers, (2**0.5, 2**0.5, last_gain), strict=True):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
-    return nn.Sequential(*layers)
+    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
 
 
 def train(sampler: rollserve.Sampler, num_iterations: int, steps_per_row: int = 256) -> list[tuple[int, float]]:

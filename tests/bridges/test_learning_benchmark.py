@@ -66,6 +66,8 @@ def test_participant_reports_its_progress(name: str, participant: str, small_ser
     for library in ("torch", LIBRARIES[participant]):
         pytest.importorskip(library, reason=f"{library} is an extra: make test-bridges")
     task, who = TASKS[name], PARTICIPANTS[participant]
+    if task.env == "HalfCheetah-v5":
+        task = dataclasses.replace(task, env="Pendulum-v1")  # whose episodes end sooner
     max_steps = 4 * task.settings["num_rows"] * task.settings["row_steps"] + task.settings.get("random_steps", 0)
     here = Participant(who.title, who.module, None)
     attempt = learn(

@@ -79,8 +79,7 @@ def test_model_of_ppo_computes_what_the_server_does(env: str, sampler: rollserve
     import ppo_torch
 
     settings = ppo_torch.settings_of(env)
-    spec = rollserve.EnvSpec(env, wrappers=settings.wrappers, vectorization=settings.vectorization, num_rows=2)
-    spaces = sampler.update_env(spec)
+    spaces = sampler.update_env(ppo_torch.spec_of(env, settings, 2))
     model = ppo_torch.ActorCritic(spaces.observation_space, spaces.action_space)
     settings = dataclasses.replace(settings, num_rows=4, row_steps=16, minibatch_size=64, max_policy_lag=0)
     learner = ppo_torch.Ppo(model, settings, seed=0)

@@ -19,8 +19,7 @@ def train(task: Task, seed: int, progress: Progress, address: str) -> None:
     settings = dataclasses.replace(ppo_torch.settings_of(task.env), **task.settings)
     with rollserve.connect(address) as sampler:
         num_rows = settings.num_rows // sampler.status().num_workers
-        how = {"wrappers": settings.wrappers, "vectorization": settings.vectorization, "num_rows": num_rows}
-        spaces = sampler.update_env(rollserve.EnvSpec(task.env, **how))
+        spaces = sampler.update_env(ppo_torch.spec_of(task.env, settings, num_rows))
         model = ppo_torch.ActorCritic(spaces.observation_space, spaces.action_space)
         learner = ppo_torch.Ppo(model, settings, seed)
         progress.start()
