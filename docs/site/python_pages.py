@@ -17,7 +17,8 @@ __all__ = ["python_pages", "without_markup"]
 _CLIENT: Mapping[str, tuple[str, str]] = {
     "sampler": (
         "Sampler",
-        "connect Sampler SamplingOptions EvaluationOptions SampleStream RoundStream Round StreamProgress CallProgress",
+        "connect Sampler SamplingOptions EvaluationOptions SampleStream Iterations RoundStream Round StreamProgress "
+        "CallProgress",
     ),
     "batches": (
         "Batches",
@@ -47,7 +48,7 @@ _CLIENT: Mapping[str, tuple[str, str]] = {
     ),
     "asyncio": (
         "With asyncio",
-        "aconnect AsyncSampler AsyncSampleStream AsyncRoundStream AsyncDatasetStream AsyncRecordStream",
+        "aconnect AsyncSampler AsyncIterations AsyncSampleStream AsyncRoundStream AsyncDatasetStream AsyncRecordStream",
     ),
     "memory": ("Memory", "hold_on_to_memory give_back_memory"),
 }

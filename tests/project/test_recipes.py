@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +40,7 @@ def advantages(batch: rollserve.EpisodeBatch, segment: int) -> np.ndarray:
     return np.array([np.sum(deltas[t:] * decay ** np.arange(len(deltas) - t)) for t in range(len(deltas))])
 
 
-def learn(sampler: rollserve.Sampler, recipe: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+def learn(sampler: rollserve.Sampler, recipe: str, **given: Any) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     """Run a recipe of docs/learning.md; return its global names and what it passed to `update`."""
     sampler.update_env("CartPole-v1", kwargs={"max_episode_steps": 30})
     updates: list[tuple[Any, ...]] = []
@@ -51,6 +52,7 @@ def learn(sampler: rollserve.Sampler, recipe: str) -> tuple[dict[str, Any], list
         "log_probs": lambda observations, actions: np.log(0.5 + 0 * observations[:, 0]),
         "network": lambda observations, states: observations.sum(axis=-1) + states["h"].sum(axis=-1, keepdims=True),
         "update": lambda *columns: updates.append(columns),
+        **given,
     }
     exec(RECIPES[recipe], names)
     return names, updates
@@ -58,16 +60,15 @@ def learn(sampler: rollserve.Sampler, recipe: str) -> tuple[dict[str, Any], list
 
 def test_ppo_recipe_learns_from_each_step_four_times(sampler: rollserve.Sampler) -> None:
     status = sampler.status()
-    spaces = status.observation_space, status.action_space
-    sampler.update_agent(rollserve.MlpAgent.initial(*spaces, value="shared", seed=0))
-    names, updates = learn(sampler, "ppo")
+    agent = rollserve.MlpAgent.initial(status.observation_space, status.action_space, value="shared", seed=0)
+    names, updates = learn(sampler, "ppo", agent=agent)
     batch = names["batch"]
     assert batch.truncated.any()
     assert batch.terminated.any()
     expected = np.concatenate([advantages(batch, i) for i in range(len(batch))])
     assert np.allclose(names["advantages"], (expected - expected.mean()) / expected.std(), atol=1e-5)
-    assert len(updates) == 4 * 5
-    learned = np.concatenate([update[3] for update in updates])
+    assert len(updates) == 3 * 4 * 5
+    learned = np.concatenate([update[3] for update in updates[-4 * 5 :]])
     assert np.allclose(np.sort(learned), np.repeat(np.sort(names["advantages"]), 4))
 
 
@@ -81,28 +82,25 @@ def test_impala_recipe_weights_actions_by_both_policies(sampler: rollserve.Sampl
 
 
 def test_normalization_recipe_learns_from_what_acted(sampler: rollserve.Sampler) -> None:
-    learned = []
+    returns = rollserve.RunningReturns(0.99)
 
-    def learn(parameters: dict[str, np.ndarray], observations: np.ndarray, batch: Any, *targets: Any) -> Any:
-        hidden = np.tanh(observations @ parameters["0/weight"].T + parameters["0/bias"])
+    def learn(parameters: dict[str, np.ndarray], batch: Any, advantages: np.ndarray, targets: np.ndarray) -> None:
+        hidden = np.tanh(batch.observations @ parameters["0/weight"].T + parameters["0/bias"])
         hidden = np.tanh(hidden @ parameters["1/weight"].T + parameters["1/bias"])
         logits = hidden @ parameters["2/weight"].T + parameters["2/bias"]
         assert np.allclose(batch.agent_infos["logits"], logits, atol=1e-5)
-        learned.append(batch)
-        return {name: value + np.float32(0.1) if name == "2/weight" else value for name, value in parameters.items()}
+        returns.add(dataclasses.replace(batch, rewards=batch.raw_rewards))
+        assert np.allclose(batch.rewards, batch.raw_rewards / np.sqrt(returns.moments.variance + 1e-8))
+        parameters["2/weight"] += np.float32(0.1)
 
     names: dict[str, Any] = {"sampler": sampler, "learn": learn}
     exec(RECIPES["normalization"], names)
-    rows = np.concatenate([batch.observations for batch in learned]).astype(np.float64)
-    held = sampler.agent_parameters()
-    assert np.allclose(held["observation/mean"], rows.mean(axis=0), rtol=1e-12)
-    assert np.allclose(held["observation/variance"], rows.var(axis=0), rtol=1e-12)
-    assert names["returns"].count == len(rows) == 6_400
-    client = rollserve.RunningReturns(0.99)
-    for batch in learned:
-        client.add(batch)
-    assert client.num_unknown_episodes == 0
-    assert names["returns"] == client.moments
+    iterations, held = names["iterations"], sampler.agent_parameters()
+    assert returns.num_unknown_episodes == 0
+    assert iterations.return_moments == returns.moments
+    assert iterations.observation_moments.count == 6_400
+    assert np.array_equal(held["observation/mean"], iterations.observation_moments.mean)
+    assert np.array_equal(held["observation/variance"], iterations.observation_moments.variance)
 
 
 def test_onnx_normalization_recipe_acts_as_the_formula(server: LocalServer) -> None:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from rollserve import bridges, data, spaces, transforms
     from rollserve.agent_versions import AgentVersion, HeldAgent
     from rollserve.async_dataset_stream import AsyncDatasetStream
+    from rollserve.async_iterations import AsyncIterations
     from rollserve.async_record_stream import AsyncRecordStream
     from rollserve.async_round_stream import AsyncRoundStream
     from rollserve.async_sample_stream import AsyncSampleStream
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.episode_records import CallKind, EpisodeRecords, RecordPosition
     from rollserve.evaluation import AgentReturns, Evaluation, PolicyVersion, PopulationEvaluation
+    from rollserve.iterations import Iterations
     from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
     from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
     from rollserve.record_stream import RecordStream
@@ -92,6 +94,7 @@ __all__ = [
     "AgentSteps",
     "AgentVersion",
     "AsyncDatasetStream",
+    "AsyncIterations",
     "AsyncRecordStream",
     "AsyncRoundStream",
     "AsyncSampleStream",
@@ -117,6 +120,7 @@ __all__ = [
     "EvaluationOptions",
     "HeldAgent",
     "InvalidArgumentError",
+    "Iterations",
     "LimitError",
     "MlpAgent",
     "MultiAgentApi",
@@ -179,6 +183,7 @@ _LATE = {
     for module, names in {
         "rollserve.agent_versions": "AgentVersion HeldAgent",
         "rollserve.async_dataset_stream": "AsyncDatasetStream",
+        "rollserve.async_iterations": "AsyncIterations",
         "rollserve.async_record_stream": "AsyncRecordStream",
         "rollserve.async_round_stream": "AsyncRoundStream",
         "rollserve.async_sample_stream": "AsyncSampleStream",
@@ -188,6 +193,7 @@ _LATE = {
         "rollserve.episode_buffer": "EpisodeBuffer",
         "rollserve.episode_records": "CallKind EpisodeRecords RecordPosition",
         "rollserve.evaluation": "AgentReturns Evaluation PolicyVersion PopulationEvaluation",
+        "rollserve.iterations": "Iterations",
         "rollserve.learning": "Advantages Estimate PolicyEstimates RunningReturns Transitions",
         "rollserve.multi_agent_batch": "AgentSteps MultiAgentBatch PolicyBatch",
         "rollserve.record_stream": "RecordStream",
