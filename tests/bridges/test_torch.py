@@ -77,3 +77,19 @@ def test_other_columns_are_refused() -> None:
         rollserve.bridges.to_torch({"x": np.array(["a"])})
     with pytest.raises(TypeError, match="x: expected a batch, or a mapping of arrays, got list"):
         rollserve.bridges.to_torch({"x": [1]})
+
+
+def test_clipped_policy_loss_is_the_formula() -> None:
+    generator = np.random.default_rng(0)
+    new, old, advantages = (generator.normal(size=50).astype(np.float32) for _ in range(3))
+    tensors = [torch.from_numpy(each).requires_grad_() for each in (new, old, advantages)]
+    for normalize in (False, True):
+        gains = (advantages - advantages.mean()) / (advantages.std(ddof=1) + 1e-8) if normalize else advantages
+        ratios = np.exp(new - old)
+        expected = -np.minimum(ratios * gains, np.clip(ratios, 0.7, 1.3) * gains).mean()
+        loss = rollserve.bridges.clipped_policy_loss(*tensors, clip=0.3, normalize=normalize)
+        assert loss.item() == pytest.approx(expected, rel=1e-5)
+        (gradient,) = torch.autograd.grad(loss, tensors[0])
+        is_clipped = np.where(gains > 0, ratios > 1.3, ratios < 0.7)
+        assert is_clipped.any()
+        assert np.array_equal(gradient.numpy() == 0, is_clipped)
