@@ -24,6 +24,16 @@ def agent(sampler: rollserve.Sampler) -> rollserve.MlpAgent:
     return rollserve.MlpAgent.initial(*spaces, seed=0, value="separate", normalization=True, hidden_sizes=(8,))
 
 
+def returns_of(batch: rollserve.EpisodeBatch, discount: float) -> np.ndarray:
+    """Return the discounted return after each step, from the segments' returns before it."""
+    found: list[float] = []
+    for segment, before in zip(batch.split(), batch.discounted_returns_before, strict=True):
+        for reward in segment.rewards:
+            before = discount * before + reward
+            found.append(before)
+    return np.array(found)
+
+
 def value(parameters: dict[str, np.ndarray], observations: Any) -> np.ndarray:
     hidden = np.tanh(observations @ parameters["value/0/weight"].T + parameters["value/0/bias"])
     return (hidden @ parameters["value/1/weight"].T + parameters["value/1/bias"])[:, 0]
@@ -31,43 +41,35 @@ def value(parameters: dict[str, np.ndarray], observations: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_iterations_normalize_by_what_acted(sampler: rollserve.Sampler, agent: rollserve.MlpAgent, lag: int) -> None:
-    held: dict[int, dict[str, np.ndarray]] = {}
-    raw: list[rollserve.EpisodeBatch] = []
-    versions, scales = [], rollserve.RunningMoments()
-    iterations = sampler.iterations(agent, 4, steps_per_row=16, max_policy_lag=lag, **OPTIONS)
+    held: list[dict[str, np.ndarray]] = []
+    batches: list[rollserve.EpisodeBatch] = []
+    iterations = sampler.iterations(agent, 3, steps_per_row=16, max_policy_lag=lag, **OPTIONS)
     for batch in iterations:
-        sampled, version = batch.round, sampler.status().policy_version
-        assert sampled is not None
-        held[version] = {name: array.copy() for name, array in agent.parameters.items()}
-        versions.append(sampled.policy_version)
-        assert (batch.policy_versions == sampled.policy_version).all()
-        assert version - sampled.policy_version == (lag if len(versions) > 1 else 0)
-        acted = held[sampled.policy_version]
+        held.append({name: array.copy() for name, array in agent.parameters.items()})
+        batches.append(batch)
+        agent.parameters["value/1/bias"] += np.float32(0.5)
+    first, *_ = versions = [batch.round.policy_version for batch in batches if batch.round is not None]
+    assert [version - first for version in versions] == [max(0, number - lag) for number in range(3)]
+    scales, raw = rollserve.RunningMoments(), []
+    for number, (batch, version) in enumerate(zip(batches, versions, strict=True)):
+        acted = held[version - first]
+        assert (batch.policy_versions == version).all()
         assert np.allclose(value(acted, batch.observations), batch.agent_infos["value"], atol=1e-5)
         last_values = np.where(batch.terminated, 0, value(acted, batch.last_observations))
         assert np.allclose(last_values, batch.last_values, atol=1e-5)
 
-        clock = sampled.row_step_count if raw else None
-        options: Any = {**OPTIONS, "policy_version": sampled.policy_version, "row_step_count": clock}
-        raw.append(sampler.obtain_fragments(sampled.num_steps, **options))
-        scales.merge(sampled.return_moments)
-        assert np.array_equal(batch.raw_rewards, raw[-1].rewards)
-        assert np.allclose(batch.rewards, raw[-1].scaled_rewards(scales))
+        options: Any = {**OPTIONS, "policy_version": version, "row_step_count": 16 * number if number else None}
+        same = sampler.obtain_fragments(16 * NUM_ROWS, **options)
+        raw.append(same.observations)
+        scales.merge(rollserve.RunningMoments.of_segments(returns_of(same, 0.9), same.lengths))
+        assert np.array_equal(batch.raw_rewards, same.rewards)
+        assert np.allclose(batch.rewards, same.scaled_rewards(scales))
         assert batch.rewards.dtype == batch.observations.dtype == np.float32
-        agent.parameters["value/1/bias"] += np.float32(0.5)
-    assert iterations.num_steps == sum(batch.num_steps for batch in raw) == 4 * 16 * NUM_ROWS
-    assert iterations.return_moments == scales
-    last = sampler.agent_parameters()
+    assert iterations.num_steps == 3 * 16 * NUM_ROWS
+    last, observations = sampler.agent_parameters(), np.concatenate(raw).astype(np.float64)
     assert np.array_equal(last["value/1/bias"], agent.parameters["value/1/bias"])
-    observations = np.concatenate([batch.observations for batch in raw]).astype(np.float64)
     assert np.allclose(last["observation/mean"], observations.mean(axis=0))
     assert np.allclose(last["observation/variance"], observations.var(axis=0))
-
-
-def test_iterations_sample_while_the_trainer_learns(sampler: rollserve.Sampler, agent: rollserve.MlpAgent) -> None:
-    iterations = sampler.iterations(agent, 5, steps_per_row=8, max_policy_lag=1, **OPTIONS)
-    first, *_ = versions = [batch.round.policy_version for batch in iterations if batch.round is not None]
-    assert versions == [first, first, first + 1, first + 2, first + 3]
 
 
 def test_iterations_know_the_mean_return_and_go_on(sampler: rollserve.Sampler, agent: rollserve.MlpAgent) -> None:
