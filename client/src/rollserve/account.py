@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollserve_wire.errors import mismatch
 from rollserve_wire.moments import moments_of, policy_moments_of
@@ -176,8 +176,8 @@ class Account:
     num_straggler_episodes: int = 0
     num_missing_steps: int = 0
     num_reassigned_episodes: int = 0
-    observation_moments: RunningMoments | None = None
-    return_moments: RunningMoments | None = None
+    observation_moments: RunningMoments | Any = None
+    return_moments: RunningMoments | Any = None
     policy_moments: Mapping[str, PolicyMoments] = field(default_factory=dict)
     num_rounds: int = 0
     num_stale_steps: int = 0

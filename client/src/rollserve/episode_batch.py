@@ -23,6 +23,7 @@ from rollserve_wire.columns import (
     PER_SEGMENT,
     PER_STEP,
     SEGMENT_COLUMNS,
+    Column,
     Columns,
     ColumnSpec,
     columns_of,
@@ -136,9 +137,9 @@ class EpisodeBatch:
             name.
     """
 
-    observations: Columns
-    last_observations: Columns
-    actions: Columns
+    observations: Column
+    last_observations: Column
+    actions: Column
     rewards: np.ndarray
     lengths: np.ndarray
     terminated: np.ndarray
@@ -149,20 +150,20 @@ class EpisodeBatch:
     policy_versions: np.ndarray = None  # type: ignore[assignment]  # __post_init__ sets it
     episode_indices: np.ndarray = None  # type: ignore[assignment]
     first_steps: np.ndarray = None  # type: ignore[assignment]
-    env_seeds: np.ndarray | None = None
-    worker_indices: np.ndarray | None = None
-    row_indices: np.ndarray | None = None
+    env_seeds: Column = None
+    worker_indices: Column = None
+    row_indices: Column = None
     initial_states: Mapping[str, np.ndarray] = field(default_factory=dict)
-    last_values: np.ndarray | None = None
+    last_values: Column = None
     last_states: Mapping[str, np.ndarray] = field(default_factory=dict)
     returns_before: np.ndarray = None  # type: ignore[assignment]  # __post_init__ sets it
-    discounted_returns_before: np.ndarray | None = None
-    raw_rewards: np.ndarray | None = None
-    env_actions: Columns | None = None
-    observation_space: Space | None = None
-    action_space: Space | None = None
+    discounted_returns_before: Column = None
+    raw_rewards: Column = None
+    env_actions: Column = None
+    observation_space: Space | Any = None
+    action_space: Space | Any = None
     account_or_none: Account | None = None
-    round: Round | None = None
+    round: Round | Any = None
     receipt: Receipt | None = None
 
     def __post_init__(self) -> None:
@@ -251,7 +252,7 @@ class EpisodeBatch:
         return types
 
     @property
-    def next_observations(self) -> Columns:
+    def next_observations(self) -> Column:
         """Observation after each step, (T, *O), in new arrays."""
         ends = self._starts + self.lengths - 1
         last = leaves_of(self.last_observations)
@@ -268,7 +269,7 @@ class EpisodeBatch:
         longest = self.lengths.max(initial=0)
         return np.arange(longest) < self.lengths[:, np.newaxis]
 
-    def padded(self, name: str) -> Columns:
+    def padded(self, name: str) -> Column:
         """Return a column of steps as (N, longest length, *shape), with zeros after the end of each segment.
 
         Args:
@@ -324,7 +325,7 @@ class EpisodeBatch:
         mask = None if action_mask is None else action_mask.observation
         return learning.flat_values(name, getattr(self, name), space, without=mask)
 
-    def as_rows(self) -> dict[str, Columns]:
+    def as_rows(self) -> dict[str, Column]:
         """Return the columns of R rows with T steps each, (T, R, …), in new arrays, as on-policy learners use them.
 
         The rows are in ascending order of `row_indices`. A row's episodes follow each other: `next_observations` are
@@ -593,7 +594,7 @@ class EpisodeBatch:
 
     def minibatches(
         self, size: int, generator: np.random.Generator, num_epochs: int = 1, **columns: Columns
-    ) -> Iterator[dict[str, Columns]]:
+    ) -> Iterator[dict[str, Column]]:
         """Return an iterator over all steps in random order, in minibatches, once for each epoch.
 
         >>> for part in batch.minibatches(256, generator, num_epochs=4, advantages=advantages):  # doctest: +SKIP
@@ -617,7 +618,7 @@ class EpisodeBatch:
 
         return learning.minibatches(self, size, generator, num_epochs, columns)
 
-    def shuffle(self, generator: np.random.Generator, **columns: Columns) -> dict[str, Columns]:
+    def shuffle(self, generator: np.random.Generator, **columns: Columns) -> dict[str, Column]:
         """Return the columns of all steps in random order, as one minibatch of `minibatches`.
 
         Args:
@@ -634,7 +635,7 @@ class EpisodeBatch:
 
     def sequences(
         self, length: int, burn_in: int = 0, stride: int | None = None, **columns: Columns
-    ) -> dict[str, Columns]:
+    ) -> dict[str, Column]:
         """Return S sequences of steps, for recurrent networks, with zeros after the end of each.
 
         The steps to learn from are `length` steps of a segment, or fewer at its end, and begin every `stride` steps.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rollserve.account import Account
     from rollserve.rounds import Round
-    from rollserve_wire.columns import Columns
+    from rollserve_wire.columns import Column
     from rollserve_wire.spaces import Space
 
 __all__ = ["AgentSteps", "AnyBatch", "Batch", "MultiAgentBatch", "PolicyBatch", "checked_batch"]
@@ -105,8 +105,8 @@ class AgentSteps:
     """
 
     acted: np.ndarray
-    observations: Columns
-    actions: Columns
+    observations: Column
+    actions: Column
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
@@ -148,10 +148,10 @@ class MultiAgentBatch:
     truncated: np.ndarray
     agent_step_counts: np.ndarray
     policies: tuple[PolicyBatch, ...]
-    global_states: np.ndarray | None = None
-    last_global_states: np.ndarray | None = None
+    global_states: Column = None
+    last_global_states: Column = None
     account_or_none: Account | None = None
-    round: Round | None = None
+    round: Round | Any = None
 
     def __post_init__(self) -> None:
         for name, spec in MANY_COLUMNS.items():

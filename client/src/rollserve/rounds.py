@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollserve_wire.moments import moments_of, policy_moments_of
 from rollserve_wire.records import record_from_message
@@ -63,8 +63,8 @@ class Round:
     num_workers: int
     next_row_step_count: int
     next_episode_index: int
-    observation_moments: RunningMoments | None = None
-    return_moments: RunningMoments | None = None
+    observation_moments: RunningMoments | Any = None
+    return_moments: RunningMoments | Any = None
     policy_moments: Mapping[str, PolicyMoments] = field(default_factory=dict)
 
 

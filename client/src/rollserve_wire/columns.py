@@ -35,6 +35,7 @@ __all__ = [
     "POLICY_COLUMNS",
     "SEGMENT_COLUMNS",
     "TEXT_PREFIX",
+    "Column",
     "ColumnSpec",
     "Columns",
     "columns_of",
@@ -256,9 +257,20 @@ _MAX_EXACT = 1 << 53
 Columns = np.ndarray | Mapping[str, np.ndarray]
 """Rows of one array, or of one array for each leaf."""
 
+Column = np.ndarray | Any
+"""Rows that a batch has: of a plain space and with the option that delivers them, an array.
+
+Otherwise a mapping, which `leaves_of` returns by type, or None. Type checkers cannot know which, but callers do: `Any`
+spares them a check of what they have asked for.
+"""
+
 
 def leaves_of(columns: Columns) -> Mapping[str, np.ndarray]:
-    """Return the arrays by leaf name; a single array has the empty name."""
+    """Return the arrays of columns by the names of their leaves; a single array has the empty name.
+
+    >>> leaves_of({"position": np.zeros((4, 2)), "speed": np.zeros(4)})["position"].shape
+    (4, 2)
+    """
     return columns if isinstance(columns, Mapping) else {"": columns}
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from rollserve_wire.checks import check_type
-from rollserve_wire.columns import Columns, columns_of, leaves_of, map_columns
+from rollserve_wire.columns import Column, Columns, columns_of, leaves_of, map_columns
 from rollserve_wire.errors import mismatch
 from rollserve_wire.representations import briefly
 from rollserve_wire.spaces import Box, MultiBinary, Space, is_within, named_leaves
@@ -89,7 +89,7 @@ class RunningMoments:
         return tuple(self._shapes)
 
     @property
-    def mean(self) -> Columns:
+    def mean(self) -> Column:
         """Mean of each element, (*O) float64, of each leaf.
 
         Raises:
@@ -98,12 +98,12 @@ class RunningMoments:
         return self._columns(lambda row, size: row[1 : 1 + size])
 
     @property
-    def m2(self) -> Columns:
+    def m2(self) -> Column:
         """Sum of squared deviations from the mean of each element, (*O) float64, of each leaf; raises as `mean`."""
         return self._columns(lambda row, size: row[1 + size :])
 
     @property
-    def variance(self) -> Columns:
+    def variance(self) -> Column:
         """Variance of each element, M2 divided by the count, (*O) float64, of each leaf; raises as `mean`."""
         return self._columns(lambda row, size: row[1 + size :] / row[0])
 
@@ -150,7 +150,7 @@ class RunningMoments:
         epsilon: float = 1e-8,
         clip: float = 10.0,
         observation_space: Space | None = None,
-    ) -> Columns:
+    ) -> Column:
         """Return (values - mean) / √(variance + epsilon), clipped to ±clip, as float32: as an agent's normalization.
 
         Before anything was added, the mean is 0 and the variance 1, as of a new agent.
@@ -302,8 +302,8 @@ class PolicyMoments:
             `return_discount`.
     """
 
-    observations: RunningMoments | None
-    returns: RunningMoments | None
+    observations: RunningMoments | Any
+    returns: RunningMoments | Any
 
 
 def policy_moments_of(

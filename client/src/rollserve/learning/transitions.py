@@ -17,7 +17,7 @@ from rollserve_wire.representations import briefly
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve_wire.columns import Columns
+    from rollserve_wire.columns import Column, Columns
 
 __all__ = ["Transitions", "check_discount", "observations_after", "transitions"]
 
@@ -43,10 +43,10 @@ class Transitions:
         weights: (S,) float32, weight of each transition in a loss; 1, unless a prioritized replay buffer drew it.
     """
 
-    observations: Columns
-    actions: Columns
+    observations: Column
+    actions: Column
     rewards: np.ndarray
-    next_observations: Columns
+    next_observations: Column
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     lengths: NDArray[np.int64]
