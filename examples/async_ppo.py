@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("run"), help="folder for the log (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the learners (default: %(default)s)")
     options = parser.parse_args()
-    results = {}
+    results: dict[str, Result] = {}
     with sampler_of(options.server, options.out) as sampler:
         num_rows = max(1, NUM_ROWS // sampler.status().num_workers)  # of each worker
         sampler.update_env(rollserve.EnvSpec(options.env, num_rows=num_rows))

@@ -26,6 +26,7 @@ from numpy_convolutions import ConvolutionalNetwork
 from numpy_ppo import Adam, advantages_of, policy_loss
 
 import rollserve
+from rollserve.spaces import Box
 
 ENV = "ALE/Pong-v5"
 DISCOUNT, GAE_LAMBDA, CLIP, ENTROPY_BONUS = 0.99, 0.95, 0.1, 0.01
@@ -61,7 +62,7 @@ class Learner:
         advantages = advantages_of(batch, values, last_values, DISCOUNT, GAE_LAMBDA)
         targets = advantages + values
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        losses = []
+        losses: list[tuple[float, float, float]] = []
         for _ in range(NUM_EPOCHS):
             order = self._generator.permutation(batch.num_steps)
             for steps in np.array_split(order, max(batch.num_steps // MINIBATCH_SIZE, 1)):
@@ -102,12 +103,14 @@ def train(
 ) -> Learner:
     """Train for some iterations, with `num_row_steps` steps of each row of environments in each."""
     updated = sampler.update_env(env)
-    observation_shape = updated.observation_space.shape
-    network = ConvolutionalNetwork.initial(observation_shape, updated.action_space.n, seed)
+    frames = updated.observation_space
+    if not isinstance(frames, Box):
+        raise TypeError(f"env: expected frames as observations, got {frames}")
+    network = ConvolutionalNetwork.initial(frames.shape, updated.action_space.flat_size, seed)
     learner, returns = Learner(network, seed), Returns()
 
     # The first update sends the whole model.
-    sampler.update_agent(network.agent(observation_shape))
+    sampler.update_agent(network.agent(frames.shape))
     num_rows = updated.num_rows * sampler.status().num_workers
     for iteration in range(1, num_iterations + 1):
         began = time.monotonic()

@@ -59,7 +59,7 @@ def main() -> None:
     recorded = np.mean([episode.rewards.sum() for episode in episodes])
     with dataset.recover_environment() as env:
         cloned = mean_return(env, weights)
-    print(f"{len(episodes)} episodes, {len(inputs)} steps, recorded return {recorded:.1f}, cloned return {cloned:.1f}")
+        print(f"{len(episodes)} episodes, {len(inputs)} steps, return recorded {recorded:.1f}, cloned {cloned:.1f}")
 
 
 if __name__ == "__main__":

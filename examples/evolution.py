@@ -16,7 +16,7 @@ import argparse
 import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +60,7 @@ def evolve(sampler: rollserve.Sampler, seed: int) -> None:
 
 
 @contextlib.contextmanager
-def server_address(address: str | None) -> Iterator[str]:
+def server_address(address: str | None) -> Generator[str]:
     """Yield the address of a running server, or run a server of its own for as long as the block."""
     if address is not None:
         yield address

@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 # One thread is fastest for matrices this small. numpy reads the variable when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -94,8 +95,9 @@ class Impala:
 
     def save(self, path: Path) -> None:
         """Write a checkpoint: the parameters of both networks. The optimizers begin anew."""
+        arrays: dict[str, Any] = self._parameters()
         with path.open("wb") as file:
-            np.savez(file, **self._parameters())
+            np.savez(file, **arrays)
 
     def load(self, path: Path) -> None:
         """Go on with the parameters of a checkpoint."""
@@ -110,8 +112,9 @@ class Impala:
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Return the log-probabilities (M, actions) of logits."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    shifted: np.ndarray = logits - logits.max(axis=1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return shifted
 
 
 def train(

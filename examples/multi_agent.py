@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 # One thread is fastest for matrices this small. numpy reads the variable when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,6 +24,7 @@ from numpy_ppo import Ppo
 from training_run import TrainingRun, parser_of, sampler_of
 
 import rollserve
+from rollserve.spaces import Dict
 
 STEPS_PER_ITERATION = 3000
 """Environment steps, in each of which all three agents act."""
@@ -32,10 +34,20 @@ class Team:
     """A learner for each agent of an environment."""
 
     def __init__(self, env: rollserve.EnvUpdate, seed: int) -> None:
-        self.learners = {}
-        for number, agent in enumerate(env.agents):
-            spaces = [space.spaces[agent].flat_size for space in (env.observation_space, env.action_space)]
-            self.learners[agent] = Ppo(*spaces, discount=0.95, learning_rate=1e-3, num_epochs=8, seed=seed + number)
+        observations, actions = env.observation_space, env.action_space
+        if not isinstance(observations, Dict) or not isinstance(actions, Dict):
+            raise TypeError("env: expected an environment with many agents, got one with one agent")
+        self.learners = {
+            agent: Ppo(
+                observations[agent].flat_size,
+                actions[agent].flat_size,
+                discount=0.95,
+                learning_rate=1e-3,
+                num_epochs=8,
+                seed=seed + number,
+            )
+            for number, agent in enumerate(env.agents)
+        }
 
     def agents(self) -> dict[str, rollserve.MlpAgent]:
         """Return the policies by name, each with the name of its agent, for which it acts."""
@@ -52,11 +64,11 @@ class Team:
 
     def save(self, path: Path) -> None:
         """Write a checkpoint: the parameters of all policies."""
+        arrays: dict[str, Any] = {
+            f"{agent}/{name}": value for agent, its in self.parameters().items() for name, value in its.items()
+        }
         with path.open("wb") as file:
-            np.savez(
-                file,
-                **{f"{agent}/{name}": value for agent, its in self.parameters().items() for name, value in its.items()},
-            )
+            np.savez(file, **arrays)
 
 
 def train(sampler: rollserve.Sampler, team: Team, run: TrainingRun, num_steps: int, target: float) -> float:

@@ -120,10 +120,11 @@ class Layer:
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, *, relu: bool) -> None:
         self.weight, self.bias = weight, bias
-        self.output = np.empty(0)
+        self.output: np.ndarray = np.empty((0, 0))
         self.gradients: dict[str, np.ndarray] = {}
         self._relu = relu
-        self._input = self._gradient = np.empty(0)
+        self._input: np.ndarray = self.output
+        self._gradient: np.ndarray = self.output
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Return (…, outputs) for (…, inputs)."""
@@ -141,7 +142,8 @@ class Layer:
 
     def input_gradient(self) -> np.ndarray:
         """Return the gradient (…, inputs) of the last input, after `backward`."""
-        return self._gradient @ self._matrix
+        gradient: np.ndarray = self._gradient @ self._matrix
+        return gradient
 
     @property
     def _matrix(self) -> np.ndarray:

@@ -70,7 +70,7 @@ class GaussianPpo(Ppo):
         log_probs = -(scaled**2 / 2 + log_std + math.log(2 * math.pi) / 2).sum(axis=1)
         ratios = np.exp(log_probs - old_log_probs)
         # The objective min(r A, clip(r) A) has no gradient where the clipped term is the smaller one.
-        active = np.where(advantages > 0, ratios < 1 + self.clip, ratios > 1 - self.clip)
+        active = (advantages > 0) & (ratios < 1 + self.clip) | (advantages <= 0) & (ratios > 1 - self.clip)
         weights = -(active * ratios * advantages / len(actions)).astype(np.float32)[:, np.newaxis]
         gradients = self.policy.backward(weights * scaled / np.exp(log_std))
         # The entropy of a Gaussian grows by 1 with the logarithm of each standard deviation.

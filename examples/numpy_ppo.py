@@ -27,7 +27,7 @@ class Perceptron:
     def initial(cls, sizes: tuple[int, ...], last_scale: float, seed: int) -> Perceptron:
         """Return a perceptron with normal weights of variance 1 / inputs; the last layer's are times `last_scale`."""
         generator = np.random.default_rng(seed)
-        parameters = {}
+        parameters: dict[str, np.ndarray] = {}
         for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
             scale = (last_scale if layer == len(sizes) - 2 else 1.0) / np.sqrt(inputs)
             parameters[f"{layer}/weight"] = (scale * generator.standard_normal((outputs, inputs))).astype(np.float32)
@@ -46,7 +46,7 @@ class Perceptron:
 
     def backward(self, gradient: np.ndarray) -> dict[str, np.ndarray]:
         """Return the gradient of each parameter, from the gradient (B, outputs) of the last output of `forward`."""
-        gradients = {}
+        gradients: dict[str, np.ndarray] = {}
         for layer in reversed(range(self._num_layers)):
             inputs = self._inputs[layer]
             gradients[f"{layer}/weight"] = gradient.T @ inputs
@@ -94,11 +94,12 @@ def advantages_of(
     next_values[:-1] = values[1:]
     next_values[np.cumsum(batch.lengths) - 1] = np.where(batch.terminated, 0.0, last_values)
     # One row per segment, padded with 0, so that all segments are summed up at once from their ends.
-    padded = np.zeros(batch.valids.shape)
+    padded = np.zeros_like(batch.valids, np.float64)
     padded[batch.valids] = batch.rewards + discount * next_values - values
     for step in reversed(range(padded.shape[1] - 1)):
         padded[:, step] += discount * gae_lambda * padded[:, step + 1]
-    return padded[batch.valids].astype(np.float32)
+    advantages: np.ndarray = padded[batch.valids].astype(np.float32)
+    return advantages
 
 
 class PolicyLoss(NamedTuple):
@@ -132,7 +133,7 @@ def policy_loss(
     entropies = -(probs * log_probs).sum(axis=1, keepdims=True)
     objectives = np.minimum(ratios * advantages, np.clip(ratios, 1 - clip, 1 + clip) * advantages)
     # The objective min(r A, clip(r) A) has no gradient where the clipped term is the smaller one.
-    active = np.where(advantages > 0, ratios < 1 + clip, ratios > 1 - clip)
+    active = (advantages > 0) & (ratios < 1 + clip) | (advantages <= 0) & (ratios > 1 - clip)
     one_hot = np.zeros_like(probs)
     one_hot[rows, actions] = 1.0
     gradient = -(active * ratios * advantages)[:, np.newaxis] * (one_hot - probs)

@@ -25,6 +25,7 @@ from training_run import Returns, TrainingRun, parser_of, sampler_of
 
 import rollserve
 from rollserve.bridges import to_torch
+from rollserve.spaces import Box
 
 if TYPE_CHECKING:
     from rollserve.spaces import Space
@@ -56,9 +57,13 @@ class Actor(nn.Module):
     """A Gaussian whose samples tanh maps into the bounds of the action space, as the server's `squashed_gaussian`."""
 
     MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
+    center: torch.Tensor
+    half_width: torch.Tensor
 
     def __init__(self, observation_size: int, action_space: Space, hidden_size: int) -> None:
         super().__init__()
+        if not isinstance(action_space, Box):
+            raise TypeError(f"action_space: expected a Box, got {action_space}")
         self.layers = perceptron(observation_size, 2 * action_space.flat_size, hidden_size)
         low, high = (
             torch.from_numpy(np.broadcast_to(bound, action_space.shape).astype(np.float32).copy())
@@ -79,8 +84,9 @@ class Actor(nn.Module):
 
     def agent(self) -> rollserve.MlpAgent:
         """Return the agent for the server, whose parameters are the layers' own memory."""
-        bounds = {"min_log_std": self.MIN_LOG_STD, "max_log_std": self.MAX_LOG_STD}
-        return rollserve.MlpAgent.from_torch(self.layers, "squashed_gaussian", **bounds)
+        return rollserve.MlpAgent.from_torch(
+            self.layers, "squashed_gaussian", min_log_std=self.MIN_LOG_STD, max_log_std=self.MAX_LOG_STD
+        )
 
 
 class Critics(nn.Module):

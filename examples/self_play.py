@@ -27,6 +27,7 @@ from numpy_ppo import Adam, Perceptron, Ppo, policy_loss
 from training_run import TrainingRun, parser_of, sampler_of
 
 import rollserve
+from rollserve.spaces import Dict
 
 STEPS_PER_ITERATION = 3000
 ITERATIONS_PER_EVALUATION = 5
@@ -56,8 +57,10 @@ class MaskedPpo(Ppo):
 
     def learn(self, batch: rollserve.EpisodeBatch, rate: float = 1.0) -> None:
         """Improve policy and value with a batch of whole episodes."""
-        joined = {name: _joined(getattr(batch, name)) for name in ("observations", "last_observations")}
-        super().learn(dataclasses.replace(batch, **joined), rate)
+        joined = dataclasses.replace(
+            batch, observations=_joined(batch.observations), last_observations=_joined(batch.last_observations)
+        )
+        super().learn(joined, rate)
 
     def _improve_policy(
         self,
@@ -74,8 +77,9 @@ class MaskedPpo(Ppo):
 
     def save(self, path: Path) -> None:
         """Write a checkpoint: the parameters of the policy."""
+        arrays: dict[str, Any] = self.policy.parameters
         with path.open("wb") as file:
-            np.savez(file, **self.policy.parameters)
+            np.savez(file, **arrays)
 
 
 def _joined(columns: Any) -> np.ndarray:
@@ -86,7 +90,7 @@ def _joined(columns: Any) -> np.ndarray:
 
 def train(sampler: rollserve.Sampler, learner: MaskedPpo, run: TrainingRun, num_steps: int, target: float) -> float:
     """Train for a number of moves, or until the mean return against random moves reaches a target; return it."""
-    policies = {"main": learner.agent(), "random": rollserve.RandomAgent(MASK)}
+    policies: dict[str, rollserve.Agent] = {"main": learner.agent(), "random": rollserve.RandomAgent(MASK)}
     version = sampler.update_agent(rollserve.Policies(policies, policy_map_of(0, [])))
     snapshots: list[int] = []
     iteration = 0
@@ -124,9 +128,11 @@ def main() -> int:
     options = parser.parse_args()
     with sampler_of(options.server, options.out) as sampler:
         env = sampler.update_env(rollserve.EnvSpec(options.env, num_rows=16, multi_agent="aec"))
-        space = env.observation_space.spaces[PLAYERS[0]].spaces["observation"]
-        num_actions = env.action_space.spaces[PLAYERS[0]].flat_size
-        learner = MaskedPpo(space.flat_size, num_actions, learning_rate=1e-3, seed=options.seed)
+        match env.observation_space, env.action_space:
+            case Dict({"player_0": Dict({"observation": board})}), Dict({"player_0": moves}):
+                learner = MaskedPpo(board.flat_size, moves.flat_size, learning_rate=1e-3, seed=options.seed)
+            case _:
+                parser.error(f"--env: expected players with boards and masks, got {options.env}")
         title, label = f"PPO learns {options.env} by self-play through Rollserve", "mean return against random moves"
         run = TrainingRun(options, title, learner.save, label)
         mean_return = train(sampler, learner, run, options.steps, options.target)

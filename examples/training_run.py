@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ def parser_of(description: str, env: str, num_steps: int) -> argparse.ArgumentPa
 
 
 @contextlib.contextmanager
-def sampler_of(address: str | None, folder: Path) -> Iterator[rollserve.Sampler]:
+def sampler_of(address: str | None, folder: Path) -> Generator[rollserve.Sampler]:
     """Yield a sampler of a running server, or of one that lives as long as the block and logs into a folder."""
     with contextlib.ExitStack() as stack:
         if address is None:

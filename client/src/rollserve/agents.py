@@ -268,7 +268,7 @@ class Policies:
     """
 
     updates: Mapping[str, Agent | Mapping[str, np.ndarray] | AgentChange] = field(default_factory=dict)
-    policy_map: Mapping[str | int, Any] | None = None
+    policy_map: Mapping[Any, Any] | None = None
 
     def __post_init__(self) -> None:
         check_type("updates", self.updates, Mapping, "a mapping from names to agents")

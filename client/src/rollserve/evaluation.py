@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -70,8 +70,8 @@ class Evaluation(Generic[Batch]):
     first_episode_index: int
     reproducibility: Reproducibility
     account: Account
-    episodes: Batch | None = None
-    agent_returns: AgentReturns | None = None
+    episodes: Batch | Any = None
+    agent_returns: AgentReturns | Any = None
 
     def _repr_html_(self) -> str:
         return value_html(self)
@@ -113,7 +113,7 @@ class PopulationEvaluation:
     first_episode_index: int
     reproducibility: Reproducibility
     account: Account
-    agent_returns: tuple[AgentReturns, ...] | None = None
+    agent_returns: tuple[AgentReturns, ...] | Any = None
 
     def __len__(self) -> int:
         return len(self.returns)

@@ -153,7 +153,7 @@ class PolicyEstimates:
     weighted_importance: Estimate
     per_decision: Estimate
     weighted_per_decision: Estimate
-    doubly_robust: Estimate | None
+    doubly_robust: Estimate | Any
     num_effective_episodes: float
 
 
