@@ -13,7 +13,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-32s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) ## make a virtual environment with everything: 2.7 GB, in one to ten minutes
+setup: $(READY) ## make a virtual environment with everything: 3.0 GB, in one to ten minutes
 
 setup-client: $(VENV)-client/ready ## make a virtual environment with the client alone, in .venv-client: 160 MB
 
@@ -31,7 +31,7 @@ $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.
 		|| { echo 'Python cannot make virtual environments: apt-get install python3-venv' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
-	@echo 'Installing the server, the client and all tools into $(VENV): 2.7 GB, in one to ten minutes.'
+	@echo 'Installing the server, the client and all tools into $(VENV): 3.0 GB, in one to ten minutes.'
 	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
 		--build-constraint constraints.txt $(PACKAGES)
 	@touch $(READY)

@@ -118,7 +118,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(folder: Path, *command: str) -> None:
-    shown = subprocess.run([sys.executable, "-m", *command, "."], cwd=folder, capture_output=True, text=True, check=False)
+    shown = subprocess.run(
+        [sys.executable, "-m", *command, "."], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert shown.returncode == 0, shown.stdout + shown.stderr
 
 
@@ -127,4 +129,4 @@ def test_mypy_finds_nothing(folder: Path) -> None:
 
 
 def test_pyright_finds_nothing(folder: Path) -> None:
-    check(folder, "basedpyright", "--level", "error")
+    check(folder, "basedpyright", "--pythonpath", sys.executable, "--level", "error")

@@ -28,7 +28,7 @@ from rollserve.progress import CallProgress
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
 from rollserve.status import Counters, EnvProfile, Quota, SamplerStatus, SamplerSummary, WorkerStatus
-from rollserve_wire.columns import text_infos
+from rollserve_wire.columns import leaves_of, text_infos
 from rollserve_wire.environments import (
     EnvChange,
     EnvSpec,
@@ -173,6 +173,7 @@ __all__ = [
     "data",
     "give_back_memory",
     "hold_on_to_memory",
+    "leaves_of",
     "spaces",
     "text_infos",
     "transforms",
