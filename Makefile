@@ -66,7 +66,7 @@ $(VENV)-bridges/ready: client/pyproject.toml server/pyproject.toml pyproject.tom
 	@touch $@
 
 test-bridges: $(VENV)-bridges/ready ## test bridges to PyTorch, TorchRL, RLlib, Stable-Baselines3, JAX, pandas and Arrow
-	$(VENV)-bridges/bin/pytest tests/bridges $(OPTIONS)
+	$(VENV)-bridges/bin/pytest tests/bridges tests/project/test_typed_code.py $(OPTIONS)
 
 check: $(READY) ## check format, lint, types, protos and what is generated
 	$(BIN)/python client/blocking.py --check

@@ -23,7 +23,7 @@ _CLIENT: Mapping[str, tuple[str, str]] = {
     "batches": (
         "Batches",
         "EpisodeBatch StepType EpisodeBuffer MultiAgentBatch PolicyBatch AgentSteps Account EpisodeFailure "
-        "WorkerAccount Receipt Summary text_infos",
+        "WorkerAccount Receipt Summary leaves_of text_infos",
     ),
     "agents": (
         "Agents",

@@ -131,7 +131,9 @@ class RunningMoments:
             TypeError: no moments.
             ValueError: moments of other leaves or shapes.
         """
-        check_type("other", other, RunningMoments, "moments, such as account.observation_moments")
+        check_type(
+            "other", other, RunningMoments, "moments, as of calls with `observation_moments` or `return_discount`"
+        )
         if not other.count:
             return
         if not self.count:
