@@ -19,7 +19,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 # One thread is fastest for matrices this small. numpy reads the variable when it is imported.
@@ -80,7 +80,7 @@ def evaluate(sampler: rollserve.Sampler) -> tuple[float, int]:
 
 
 @contextlib.contextmanager
-def server_address(console: Console, address: str | None, log: Path) -> Iterator[str]:
+def server_address(console: Console, address: str | None, log: Path) -> Generator[str]:
     """Yield the address of a running server, or run a server of its own for as long as the block."""
     if address is not None:
         yield address

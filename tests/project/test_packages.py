@@ -18,8 +18,6 @@ import pytest
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
-import rollserve
-
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 SOURCES = {
@@ -75,104 +73,6 @@ def imports_within(package: str) -> Iterator[tuple[str, str, str]]:
                 room, other_room = (each[len(prefix) :].split(".")[0] for each in (name, other))
                 if room != other_room:
                     yield room, other_room, name
-
-
-def test_client_has_the_public_names() -> None:
-    assert sorted(rollserve.__all__) == [
-        "AccessError",
-        "Account",
-        "ActionMask",
-        "Advantages",
-        "Agent",
-        "AgentChange",
-        "AgentReturns",
-        "AgentSteps",
-        "AgentVersion",
-        "AsyncDatasetStream",
-        "AsyncIterations",
-        "AsyncRecordStream",
-        "AsyncRoundStream",
-        "AsyncSampleStream",
-        "AsyncSampler",
-        "CallKind",
-        "CallProgress",
-        "CancelledError",
-        "ConstantAgent",
-        "Counters",
-        "CrossPlay",
-        "DatasetStream",
-        "DeadlineError",
-        "EnvChange",
-        "EnvProfile",
-        "EnvSpec",
-        "EnvUpdate",
-        "EpisodeBatch",
-        "EpisodeBuffer",
-        "EpisodeFailure",
-        "EpisodeRecords",
-        "Estimate",
-        "Evaluation",
-        "EvaluationOptions",
-        "HeldAgent",
-        "InvalidArgumentError",
-        "Iterations",
-        "LimitError",
-        "MlpAgent",
-        "MultiAgentApi",
-        "MultiAgentBatch",
-        "OnnxAgent",
-        "PickledAgent",
-        "Policies",
-        "PolicyBatch",
-        "PolicyEstimates",
-        "PolicyMoments",
-        "PolicyVersion",
-        "PopulationEvaluation",
-        "PreconditionError",
-        "PythonAgent",
-        "Quota",
-        "RandomAgent",
-        "Reason",
-        "Receipt",
-        "RecordPosition",
-        "RecordStream",
-        "Recording",
-        "ReplayBuffer",
-        "Reproducibility",
-        "RollserveError",
-        "Round",
-        "RoundStream",
-        "RunningMoments",
-        "RunningReturns",
-        "SampleStream",
-        "Sampler",
-        "SamplerStatus",
-        "SamplerSummary",
-        "SamplingOptions",
-        "ServerError",
-        "StepType",
-        "StoppedError",
-        "StreamProgress",
-        "Summary",
-        "Task",
-        "Transitions",
-        "UnavailableError",
-        "Vectorization",
-        "Video",
-        "WorkerAccount",
-        "WorkerStatus",
-        "Wrapper",
-        "aconnect",
-        "bridges",
-        "connect",
-        "data",
-        "give_back_memory",
-        "hold_on_to_memory",
-        "spaces",
-        "text_infos",
-        "transforms",
-    ]
-    assert all(hasattr(rollserve, name) for name in rollserve.__all__)
 
 
 def test_client_depends_on_numpy_grpcio_and_protobuf() -> None:
