@@ -49,6 +49,34 @@ LIBRARY_RULES = ["reportMissingTypeStubs", *(f"reportUnknown{kind}Type" for kind
 NOTEBOOK_RULES = ["reportUnusedExpression", "reportUnusedVariable"]
 """What is of no use in a program, and shows something in a notebook or on a page."""
 
+EXPECTED = """
+from collections.abc import Mapping
+from typing import Any, assert_type
+
+import numpy as np
+import rollserve
+
+def types(sampler: rollserve.Sampler, batch: rollserve.EpisodeBatch) -> None:
+    assert_type(sampler.obtain_samples(1, seed=7), rollserve.EpisodeBatch)
+    assert_type(sampler.multi_agent.obtain_samples(1), rollserve.MultiAgentBatch)
+    assert_type(sampler.obtain_samples(1).account, rollserve.Account)
+    assert_type(batch.observations, np.ndarray | Any)
+    assert_type(rollserve.leaves_of(batch.observations), Mapping[str, np.ndarray])
+    assert_type(batch.account.observation_moments, rollserve.RunningMoments | Any)
+
+def mistakes(sampler: rollserve.Sampler, batch: rollserve.EpisodeBatch) -> None:
+    print(batch.observations.shapes)  # type: ignore
+    print(batch.last_values.shapes)  # type: ignore
+    print(batch.account.observation_moments.means)  # type: ignore
+    print(sampler.obtain_samples(1).by_policy())  # type: ignore
+    print(sampler.multi_agent.obtain_samples(1).rewards)  # type: ignore
+    sampler.obtain_samples(1, sed=7)  # type: ignore
+    sampler.obtain_samples(1, seed="7")  # type: ignore
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+"""
+"""What both checkers take some expressions for, and lines in which they find mistakes."""
+
 
 def blocks() -> Iterator[tuple[str, str]]:
     """Yield a file name and the code for each block of the documentation."""
@@ -110,6 +138,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rules += LIBRARY_RULES if needed.intersection(PARTLY_TYPED) else []
             (made / name).write_text("".join([f"{code}\n", *(f"# pyright: {rule}=false\n" for rule in rules)]))
     (made / NAMES.name).write_text(NAMES.read_text())
+    (made / "expected.py").write_text(EXPECTED)
     (made / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict"}))
     exclude = f"untyped_calls_exclude = {', '.join(PARTLY_TYPED)}\n"
     ignore = f"[mypy-{','.join(f'{library}.*' for library in PARTLY_TYPED)}]\nignore_missing_imports = true\n"

@@ -258,10 +258,10 @@ Columns = np.ndarray | Mapping[str, np.ndarray]
 """Rows of one array, or of one array for each leaf."""
 
 Column = np.ndarray | Any
-"""Rows that a batch has: of a plain space and with the option that delivers them, an array.
+"""Column that a batch has: for type checkers an array.
 
-Otherwise a mapping, which `leaves_of` returns by type, or None. Type checkers cannot know which, but callers do: `Any`
-spares them a check of what they have asked for.
+Of a Dict or Tuple space it is a mapping, which `leaves_of` returns by type, and without its option None. Callers know
+that, and type checkers cannot: a union without `Any` would have programs check what they have asked for.
 """
 
 
