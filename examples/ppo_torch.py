@@ -85,11 +85,16 @@ class Images(nn.Module):
         self.layers = nn.Sequential(*activated, nn.Flatten(), layer(64 * 7 * 7, 512), nn.ReLU())
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        return self.layers(observation.float() / 255)
+        features: torch.Tensor = self.layers(observation.float() / 255)
+        return features
 
 
 class ActorCritic(nn.Module):
     """A policy and its value: two perceptrons, or two layers on the same convolutions."""
+
+    body: nn.Module
+    actor: nn.Module
+    critic: nn.Module
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         super().__init__()
@@ -119,10 +124,10 @@ class ActorCritic(nn.Module):
         """Return log-probabilities of actions, entropies and values, (M,) each."""
         found = self(observations)
         if self.is_discrete:
-            policy = torch.distributions.Categorical(logits=found["logits"], validate_args=False)
-            return policy.log_prob(actions), policy.entropy(), found["value"][:, 0]
-        policy = torch.distributions.Normal(found["mean"], found["log_std"].exp(), validate_args=False)
-        return policy.log_prob(actions).sum(1), policy.entropy().sum(1), found["value"][:, 0]
+            discrete = torch.distributions.Categorical(logits=found["logits"], validate_args=False)
+            return discrete.log_prob(actions), discrete.entropy(), found["value"][:, 0]
+        normal = torch.distributions.Normal(found["mean"], found["log_std"].exp(), validate_args=False)
+        return normal.log_prob(actions).sum(1), normal.entropy().sum(1), found["value"][:, 0]
 
     def agent(self, observation_space: Space) -> rollserve.Agent:
         """Return the agent for the server: a plain MLP where that is enough, because the server runs it faster."""
