@@ -103,6 +103,10 @@ docs: $(READY) ## build the site into build/site; a broken link or an undocument
 	mkdir -p build/pages
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs/site -d build/doctrees build/pages build/site
 
+docs-clients: ## write the references of the other clients into build/site, for links of `make docs`; installs their tools
+	for language in cpp java typescript; do \
+		$(MAKE) -C client/$$language docs DESTINATION=$(CURDIR)/build/site/reference/$$language || exit 1; done
+
 docs-serve: docs ## show the site at http://127.0.0.1:8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8000
 

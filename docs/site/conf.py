@@ -39,12 +39,17 @@ napoleon_custom_sections = [("Keys", "params_style")]
 
 html_theme = "furo"
 html_title = f"Rollserve {version}"
+templates_path = ["templates"]
+_PARTS = ("brand", "versions", "search", "scroll-start", "navigation", "scroll-end")
+html_sidebars = {"**": [f"sidebar/{part}.html" for part in _PARTS]}
 html_copy_source = False
 html_show_sourcelink = False
 copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 
 _URLS = tomllib.loads((_ROOT / "client" / "pyproject.toml").read_text())["project"].get("urls", {})
 """Addresses of the project by name."""
+_PUBLISHED = "https://rollserve.github.io/rollserve/main/"
+"""Where the site of the newest commit is, with the references of the other clients."""
 
 
 def setup(app: Any) -> None:
@@ -60,6 +65,7 @@ def setup(app: Any) -> None:
     shutil.copytree(_ROOT / "docs" / "images", pages / "images", dirs_exist_ok=True)
     app.connect("autodoc-process-docstring", without_markup, priority=900)  # after napoleon
     app.connect("html-page-context", _link_to_editor)
+    app.connect("html-page-context", _link_to_built_references)
 
 
 def _link_to_editor(_app: Any, page: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
@@ -67,6 +73,14 @@ def _link_to_editor(_app: Any, page: str, _template: str, context: dict[str, Any
     file = "README.md" if page == "index" else f"docs/{page}.md"
     if "Repository" in _URLS and (_ROOT / file).exists():
         context["theme_source_edit_link"] = f"{_URLS['Repository']}/edit/main/{file}"
+
+
+def _link_to_built_references(app: Any, _page: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
+    """Let links to references of other clients lead to those that `make docs-clients` has built beside this site."""
+    for index in Path(app.outdir).glob("reference/*/index.html"):
+        path = f"reference/{index.parent.name}/"
+        if _PUBLISHED + path in context.get("body", ""):
+            context["body"] = context["body"].replace(_PUBLISHED + path, context["content_root"] + path)
 
 
 def _pages() -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -55,3 +56,24 @@ def test_page_links_its_editor_when_the_repository_is_known(page: str, file: str
         conf._link_to_editor(None, page, "page.html", context, None)
         link = f"https://forge.example/rollserve/edit/main/{file}"
         assert context == ({"theme_source_edit_link": link} if urls and file else {})
+
+
+def test_published_site_lists_releases_newest_first(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "pages").mkdir()
+    front, names = tmp_path / "pages" / "index.html", tmp_path / "pages" / "versions.json"
+    for version, listed in (
+        ("main", ["main"]),
+        ("0.9.0", ["0.9.0", "main"]),
+        ("0.10.0", ["0.10.0", "0.9.0", "main"]),
+        ("main", ["0.10.0", "0.9.0", "main"]),
+    ):
+        (tmp_path / "site" / f"of-{version}.html").touch()
+        command = [sys.executable, ROOT / ".ci" / "publish_site.py", tmp_path / "site", tmp_path / "pages", version]
+        subprocess.run(command, check=True)
+        assert json.loads(names.read_text()) == listed
+        assert f'"0; url={listed[0]}/"' in front.read_text()
+        assert (tmp_path / "pages" / version / f"of-{version}.html").exists()
+    refused = subprocess.run([*command[:-1], "../0.1.0"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "version: expected main or numbers with dots between them, got ../0.1.0" in refused.stderr
