@@ -49,7 +49,7 @@ copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 _URLS = tomllib.loads((_ROOT / "client" / "pyproject.toml").read_text())["project"].get("urls", {})
 """Addresses of the project by name."""
 _PUBLISHED = "https://rollserve.github.io/rollserve/main/"
-"""Where the site of the newest commit is, with the references of the other clients."""
+"""Address of the published site of the newest commit, with the references of the other clients."""
 
 
 def setup(app: Any) -> None:
@@ -76,7 +76,7 @@ def _link_to_editor(_app: Any, page: str, _template: str, context: dict[str, Any
 
 
 def _link_to_built_references(app: Any, _page: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
-    """Let links to references of other clients lead to those that `make docs-clients` has built beside this site."""
+    """Link the references of other clients that `make docs-clients` has built beside this site, if it has."""
     for index in Path(app.outdir).glob("reference/*/index.html"):
         path = f"reference/{index.parent.name}/"
         if _PUBLISHED + path in context.get("body", ""):

@@ -56,7 +56,7 @@ REFUSED = {
 """Faults, the field below `python` that is at fault, and what the message has to quote."""
 
 TYPICAL = {"factory", "shape", "random", "raises", "dies", "exit in making"}
-"""One fault of each kind: each agent is tried in a process of its own, which takes seconds."""
+"""A fault of each kind. Each agent is tried in a process of its own, which takes seconds."""
 
 
 @pytest.mark.parametrize("faults", [TYPICAL, pytest.param(REFUSED.keys() - TYPICAL, marks=pytest.mark.slow)])

@@ -145,7 +145,7 @@ def test_equal_parameters_stay_apart_in_a_model(sampler: rollserve.Sampler) -> N
 
 
 class Recurrent(nn.Module):
-    """A GRU cell that names its outputs, one of which is an info."""
+    """A GRU cell that names its outputs: logits, the next state and an info."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def test_leaves_noise_and_names_get_their_roles() -> None:
 
 
 class Broken(Policy):
-    """What a model cannot be, by the name of the fault."""
+    """Models that are refused, by the name of the fault."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()

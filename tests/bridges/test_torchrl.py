@@ -69,6 +69,6 @@ def test_advantages_and_ppo_loss_of_torchrl_work(sampler: rollserve.Sampler) -> 
     assert np.allclose(without_network["advantage"][:, 0], expected.advantages, atol=1e-4)
 
     losses = ClipPPOLoss(actor, value_network)(data)
-    assert abs(float(losses["kl_approx"])) < 1e-5  # the data's log-probabilities are those of the actor
+    assert abs(float(losses["kl_approx"])) < 1e-5  # the actor computes the data's log-probabilities
     sum(losses[name] for name in losses.keys() if name.startswith("loss_")).backward()  # noqa: SIM118
     assert all(parameter.grad is not None for parameter in [*policy.parameters(), *critic.parameters()])

@@ -48,7 +48,7 @@ def agent(sampler: rollserve.Sampler, seed: int = 0) -> rollserve.MlpAgent:
 def again(
     sampler: rollserve.Sampler, batches: list[rollserve.EpisodeBatch], **moments: Any
 ) -> list[rollserve.EpisodeBatch]:
-    """Request all rounds again, in ordinary calls; those of fragments from the first step of the seed on."""
+    """Request all rounds again, in ordinary calls; rounds of fragments from the first step of the seed on."""
     replayed = []
     for position, batch in enumerate(batches):
         sampled = batch.round

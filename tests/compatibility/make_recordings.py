@@ -309,7 +309,7 @@ def _compressed(codec: str) -> list[bytes]:
 
 
 def _fragments() -> list[bytes]:
-    """What a call for fragments delivers: ended episodes first, then those that continue, whose indices do not rise."""
+    """Return a call for fragments: ended episodes first, then continued ones, whose indices do not rise."""
     batches = [
         _batch([(3, 2, 2, "terminated"), (1, 9, 1, "truncated"), (5, 0, 4, "")]),
         _batch([(1 + 4, 4, 1, ""), (7, 0, 3, "")]),

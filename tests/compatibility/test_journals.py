@@ -19,7 +19,7 @@ from rollserve_server.pool.state.records import Record, sampler_records
 from rollserve_wire.v1 import saved_sampler_pb2 as pb
 
 JOURNALS = {path.stem: path.read_bytes() for path in Path(__file__).parent.glob("*.records")}
-"""For each release, the sampler of `make_journal.py`: as the files of `test_saved_files.py`."""
+"""The sampler of `make_journal.py` from each release, like the files of `test_saved_files.py`."""
 
 
 @pytest.mark.parametrize("name", JOURNALS)
@@ -50,7 +50,7 @@ ONLY_THERE = {
     "agents": ["client_ids", "spaces", "trials"],
     "rows": ["number", "previous_rows", "previous_row_step_count"],
 }
-"""For each part of a state the fields that only a journal has or only a file, and the time."""
+"""Fields that only a journal has or only a file, and the time, by part of the state."""
 
 
 def common(records: Iterable[Record]) -> list[pb.SavedRecord]:

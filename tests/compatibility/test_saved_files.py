@@ -10,7 +10,7 @@ from support import equal
 import rollserve
 
 FILES = sorted(Path(__file__).parent.glob("*.saved"))
-"""For each release: CartPole-v1 with the seed 7 and random agents of versions 1 and 2, two workers with four rows;
+"""Files by release: CartPole-v1 with the seed 7 and random agents of versions 1 and 2, two workers with four rows;
 saved behind 100 steps of whole episodes, 12 steps of each row, and 5 steps of each row with the seed 9."""
 
 

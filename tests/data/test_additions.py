@@ -1,4 +1,4 @@
-"""Datasets that grow by additions, of which some fail or are killed: what is on disk is always a whole dataset."""
+"""Datasets that grow by additions. Some fail or are killed; a whole dataset is on disk at any time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def killed_at(number, name, run):
     os.wait()
 root = Path(sys.argv[1])
 """
-"""Kills processes at each of the calls by which they change files."""
+"""Kills processes at each call that changes files."""
 
 ADDITIONS = """
 from rollserve import EpisodeBatch
@@ -166,7 +166,7 @@ def test_recording_that_is_killed_anywhere_is_repaired_from_its_log(tmp_path: Pa
         (tmp_path / f"message-{number}").write_bytes(message)
     run_killed(RECORDINGS, tmp_path, len(messages), 11)
     assert_same(batch, content(tmp_path / "whole"))
-    assert len(messages) > len(batch)  # so that there are beginnings of episodes
+    assert len(messages) > len(batch)  # some messages begin an episode and do not end it
     ended = np.cumsum([sum(read_response(each).terminated | read_response(each).truncated) for each in messages])
     recovered = []
     for folder in tmp_path.iterdir():

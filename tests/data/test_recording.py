@@ -51,7 +51,7 @@ EXPERT = rollserve.MlpAgent(
 def recording(
     recording_server: tuple[LocalServer, Path], request: pytest.FixtureRequest
 ) -> Iterator[tuple[rollserve.Sampler, str, Path]]:
-    """Its sampler with an agent, and the id and the folder of a dataset that does not exist."""
+    """The server's sampler with an agent, and the id and the folder of a dataset that does not exist."""
     server, folder = recording_server
     server.reset()
     name = f"{request.node.originalname.replace('_', '-')}-v{next(VERSIONS)}"
@@ -237,7 +237,7 @@ def test_datasets_of_other_origins_stay_as_they_are(recording: tuple[rollserve.S
     assert np.array_equal(before.observations, read(folder).observations)
 
 
-def test_what_a_recording_cannot_do_is_refused_by_name(recording: tuple[rollserve.Sampler, str, Path]) -> None:
+def test_recording_refuses_options_that_it_cannot_heed_by_name(recording: tuple[rollserve.Sampler, str, Path]) -> None:
     sampler, name, folder = recording
     refused: dict[str, dict[str, Any]] = {
         "options.blackhole": {"blackhole": True},

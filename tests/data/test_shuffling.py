@@ -65,7 +65,7 @@ def test_small_buffer_moves_steps_by_about_its_size() -> None:
 @pytest.mark.parametrize("length", [None, 1, 4])
 @pytest.mark.parametrize("num_steps", [20, 90, 10_000])
 def test_fragments_of_all_batches_come_once_each(length: int | None, num_steps: int) -> None:
-    """Each is the one that cutting first gives, with its states and values."""
+    """Shuffled sequences equal sequences that are cut first, with their states and values."""
     batch = with_states(random_batch([5, 1, 12, 7, 3, 30, 2, 9], 0, first_steps=np.zeros(8, np.int64)))
     parts = batch if length is None else batch.cut(length)
     batches = [batch.take(slice(start, start + 3)) for start in range(0, len(batch), 3)]

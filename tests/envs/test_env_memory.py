@@ -174,7 +174,7 @@ def test_small_request_for_much_memory_costs_no_worker(
 def test_bounds_of_large_observations_take_no_memory_of_the_server(
     sampler: rollserve.Sampler, server: LocalServer
 ) -> None:
-    """Each worker describes its spaces, and gymnasium's boxes have four arrays of an observation's shape."""
+    """Workers describe their spaces, and gymnasium's boxes have four arrays of an observation's shape."""
     process = psutil.Process(server.process.pid)
     before = process.memory_full_info().uss
     sampler.update_env(big(16 * MIB, num_rows=1))

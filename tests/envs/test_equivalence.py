@@ -46,7 +46,7 @@ CASES = [
     Case(
         rollserve.EnvSpec(
             "ALE/Pong-v5",
-            {"frameskip": 1, "max_episode_steps": 400},  # frames, of which a step takes 4
+            {"frameskip": 1, "max_episode_steps": 400},  # frames: a step takes 4
             [
                 rollserve.Wrapper("AtariPreprocessing", {"screen_size": 84}),
                 rollserve.Wrapper("FrameStackObservation", {"stack_size": 4}),

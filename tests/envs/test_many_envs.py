@@ -63,7 +63,7 @@ def relay_in(*wrappers: Wrapper) -> EnvSpec:
 
 
 class Event(NamedTuple):
-    """What an agent got: all numbers as bytes."""
+    """Observations and rewards of an agent, all numbers as bytes."""
 
     agent: str
     observation: tuple[bytes, ...]

@@ -95,7 +95,7 @@ def test_command_line_starts_again_with_the_hash_seed(start: list[str], seed: st
 
 
 class Shown(NamedTuple):
-    """What the command has printed, and its exit status."""
+    """Output of the command, and its exit status."""
 
     exit_code: int
     stdout: str

@@ -265,7 +265,7 @@ def test_server_that_cannot_take_over_from_another_version_leaves_its_workers(
     with cluster_server(cluster, tmp_path, *OPTIONS, "--seed", "1", run=other):
         assert cluster.actors() == before
     with cluster_server(cluster, tmp_path, *OPTIONS, "--no-adopt") as server:
-        assert soon(lambda: not before & cluster.actors())  # the journal, too, is one of this version
+        assert soon(lambda: not before & cluster.actors())  # this version has replaced the journal, too
         server.process.terminate()
         assert server.process.wait(30) == 0
     assert soon(lambda: not cluster.actors())

@@ -33,7 +33,7 @@ CASES: dict[str, tuple[rollserve.EnvSpec, int, Any, dict[str, Any]]] = {
         {"action_mask": rollserve.ActionMask(info="action_mask")},
     ),
 }
-"""Environment, size of observations, actions (None for those of HalfCheetah) and further options of the agent."""
+"""Environment, size of observations, actions (None: as HalfCheetah has them) and further options of the agent."""
 
 
 def agent_of(size: int, actions: Any, options: dict[str, Any]) -> Any:

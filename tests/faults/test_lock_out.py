@@ -110,7 +110,7 @@ async def test_unsent_requests_of_five_connections_refuse_nobody(running: Servin
 
 
 def test_unfinished_requests_hold_up_nobody(running: Serving) -> None:
-    """Each request has 55 bytes of a thousand, over a connection of its own from the address of the others."""
+    """Requests have 55 bytes of a thousand, over connections of their own from the address of the others."""
     server, sampler = running
     with contextlib.ExitStack() as stack:
         for method in (*["GetSampler"] * 100, *["UpdateAgent"] * 20, *["Evaluate"] * 20):
@@ -171,7 +171,7 @@ def test_many_updates_of_a_client_leave_turns_to_others(running: Serving) -> Non
 
 
 def test_update_is_read_before_the_waiting_ones_of_another_address(running: Serving) -> None:
-    """Each waiting update holds the server's place for large requests for 20 ms or more, 8 s in all."""
+    """Waiting updates hold the server's place for large requests for 20 ms or more each, 8 s in all."""
     server, sampler = running
     with contextlib.ExitStack() as stack:
         for _ in range(400):
@@ -181,7 +181,7 @@ def test_update_is_read_before_the_waiting_ones_of_another_address(running: Serv
 
 
 def test_unfinished_requests_take_bounded_memory(running: Serving) -> None:
-    """Each request has 12 MiB, and 16 MiB are for all requests that have not arrived whole."""
+    """Requests have 12 MiB, and 16 MiB are for all requests that have not arrived whole."""
     server, sampler = running
     with contextlib.ExitStack() as stack:
         process = psutil.Process(server.process.pid)

@@ -33,7 +33,7 @@ BLOCKS = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4, nu
 async def worker_given_up(
     env: rollserve.EnvSpec, agents: Sequence[Any], index: int = 1, **changes: Any
 ) -> AsyncIterator[Pool]:
-    """A pool of three workers, one of which gets no replacement within the hour."""
+    """A pool of three workers that has lost one twice, and replaces it no more within the hour."""
     backend = KillableBackend()
     options = {"workers": 3, "worker_restarts_per_hour": 1, **NOTICE_SECONDS, **MODULES, **changes}
     async with pool_of(backend, env, **options) as pool:

@@ -79,7 +79,7 @@ def sizes_of(pool: Pool) -> tuple[int, int]:
 
 
 def owners(folder: Path) -> set[int]:
-    """The processes with open environments, each of which has a file in the folder; killed ones leave theirs there."""
+    """Return the processes with open environments: each has a file in the folder, where killed ones leave theirs."""
     return {process for file in folder.iterdir() if psutil.pid_exists(process := int(file.name.partition(".")[0]))}
 
 

@@ -116,7 +116,7 @@ def test_later_message_that_is_no_receipt_ends_the_stream(
 
 
 def test_messages_of_a_stream_come_in_their_order(stub: SamplerServiceStub) -> None:
-    """As any client sees them: rounds after their batches, within the window, and one account, which is last."""
+    """Read a stream as any client does: rounds after their batches, within the window, and one account at the end."""
     requests: queue.SimpleQueue[pb.StreamSamplesRequest | None] = queue.SimpleQueue()
     requests.put(fragments(4, max_unread_rounds=1, max_ahead_steps=32))
     kinds, num_steps = [], 0

@@ -206,7 +206,7 @@ def test_authorities_that_are_cut_off_leave_the_previous_ones(rotating: Rotating
 
 
 def joined(*contents: bytes) -> bytes:
-    """Return files one after the other, as `cat` does, of which none ends with a line break."""
+    """Return files one after the other, as `cat` does; none ends with a line break."""
     return b"".join(each.rstrip() for each in contents)
 
 

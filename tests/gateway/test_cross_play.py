@@ -285,7 +285,7 @@ def test_seats_leave_out_no_agent(thread_sampler: Sampler, thread_server: LocalS
 
 
 def returns_of(values: list[list[Any]]) -> AgentReturns:
-    """Return the returns of two agents, of whom the second one never acts where its return is None."""
+    """Return the returns of two agents; the second one never acts where its return is None."""
     returns = np.array(values, np.float64)
     positions = np.array([[0, -1 if each[1] is None else 1] for each in values])
     return AgentReturns(("a", "b"), (PolicyVersion("main", 1), PolicyVersion("other", 2)), returns, positions)

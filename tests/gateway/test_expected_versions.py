@@ -354,7 +354,7 @@ def test_client_that_has_set_only_an_agent_expects_its_environment(shared_server
         for name, argument, options in (CALLS["samples"], CALLS["fragments"], CALLS["evaluation"]):
             with raises(rollserve.PreconditionError, field=f"options.{ENV}", reason=Reason.UNEXPECTED_VERSION):
                 getattr(first, name)(argument, **options)
-        first.update_agent(rollserve.RandomAgent())  # accepts the environment that is there
+        first.update_agent(rollserve.RandomAgent())  # accepts the present environment
         assert first.obtain_samples(4).observations.shape[1:] == (6,)
 
 

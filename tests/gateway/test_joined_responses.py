@@ -70,7 +70,7 @@ def test_response_does_not_wait_long_for_others(sampler: rollserve.Sampler, stub
     call.cancel()
 
 
-def test_what_is_ready_comes_before_the_status_of_a_call_that_fails(
+def test_failing_call_sends_ready_messages_before_its_status(
     sampler: rollserve.Sampler, stub: SamplerServiceStub
 ) -> None:
     sampler.update_env("sample_envs:Failing")

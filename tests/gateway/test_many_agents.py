@@ -324,7 +324,7 @@ def test_both_kinds_of_calls_share_connection_and_versions(crowd: Sampler) -> No
         crowd.status()
 
 
-def test_what_batches_of_one_agent_have_is_refused_by_name(crowd: Sampler) -> None:
+def test_multi_agent_batch_refuses_columns_of_one_agent_by_name(crowd: Sampler) -> None:
     batch: Any = crowd.multi_agent.obtain_samples(20)
     for name in ("save", "to_parquet", "returns", "observations"):
         with pytest.raises(AttributeError, match=f"no attribute '{name}': the batches of `by_policy"):

@@ -69,7 +69,7 @@ async def test_many_peers_do_not_fill_log_or_memory(caplog: pytest.LogCaptureFix
 
 
 class AbortedError(Exception):
-    """What gRPC raises to end a call, and keeps for a while."""
+    """The error that gRPC raises to end a call, and keeps for a while."""
 
 
 class Ending:

@@ -176,7 +176,7 @@ def test_client_without_shared_memory_gets_all_messages(sharing: LocalServer, se
 
 
 class Foreign(NamedTuple):
-    """What a client without code of Rollserve's has read in one call.
+    """Messages of one call, read by a client without code of Rollserve's.
 
     Attributes:
         inode: number of the shared memory.

@@ -399,7 +399,7 @@ def test_actions_that_a_client_makes_up_are_rendered(video_server: LocalServer, 
 @pytest.mark.parametrize("library", ["osmesa", pytest.param("glfw", marks=pytest.mark.slow), "unknown"])
 def test_mujoco_without_a_library_to_draw_is_sampled_and_names_it(library: str, tmp_path: Path) -> None:
     options = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "1", "--workers", "1")
-    # Where these libraries are installed, PyOpenGL is told to use another one.
+    # On machines that have these libraries, PyOpenGL has to use another one.
     variables = {"MUJOCO_GL": library, "PYOPENGL_PLATFORM": "none", "DISPLAY": ""}
     with (
         local_server(*options, "--backend", "in-process", log=tmp_path / "log", environment=variables) as server,

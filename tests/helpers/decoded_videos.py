@@ -14,7 +14,7 @@ __all__ = ["DecodedVideo", "decoded"]
 
 
 class DecodedVideo(NamedTuple):
-    """What a video's file says of itself, and its pictures (N, height, width, 3)."""
+    """The metadata of a video's file, and its pictures (N, height, width, 3)."""
 
     codec: str
     fps: float

@@ -20,7 +20,7 @@ from rollserve_server.local import LocalServer, local_server
 SERVICE = "/rollserve.v1.SamplerService"
 FOREVER = 10**9
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What an HTTP/2 client sends first."""
+"""The first bytes of an HTTP/2 client."""
 _WINDOW_BYTES = 65535
 """How much of a stream, and of a connection, the server takes at first."""
 BIG = (

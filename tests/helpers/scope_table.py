@@ -1,4 +1,4 @@
-"""Which scopes each RPC needs, as a server's answers show it: the table of docs/access.md.
+"""Write the table of docs/access.md: the scopes that each RPC needs, as a server's answers show them.
 
 `python -m scope_table` writes the table into the page.
 """

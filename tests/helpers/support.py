@@ -30,7 +30,7 @@ def server_environment() -> dict[str, str]:
 
 
 class Sampled:
-    """What a sampler has and samples now, for tests that change nothing of it."""
+    """The versions and a batch of a sampler, for tests that change nothing of it."""
 
     def __init__(self, sampler: rollserve.Sampler) -> None:
         self._sampler = sampler

@@ -205,7 +205,7 @@ async def test_short_episodes_are_as_frequent_as_long_ones(ray_backend: Backend)
 @pytest.mark.parametrize("hidden_size", [64, 256])
 @pytest.mark.slow
 async def test_trajectory_does_not_depend_on_the_number_of_rows(hidden_size: int) -> None:
-    """One different bit would change a whole trajectory of continuous actions."""
+    """A single different bit would change a whole trajectory of continuous actions."""
     agent = rollserve.MlpAgent.initial(box(17), box(6), hidden_sizes=(hidden_size, hidden_size), seed=1)
     spec = MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
     batches = []

@@ -63,7 +63,7 @@ OTHERS: Mapping[str, set[str]] = {
 }
 """Private modules that other tests import, to show a part alone that public calls show with others."""
 IMPORT = re.compile(r"from (rollserve\._|rollserve_server\.\w+\.)")
-"""What files have that import private modules; to parse all files takes 1 s longer."""
+"""Text that files have if they import private modules; to parse all files takes 1 s longer."""
 
 
 def private_imports() -> Iterator[tuple[str, str]]:

@@ -149,7 +149,7 @@ async def test_ends_of_fragments_do_not_depend_on_messages(env: str) -> None:
 @pytest.mark.parametrize("target", [AtLeast(300), Fragments(300)], ids=["episodes", "fragments"])
 @pytest.mark.parametrize("env", ENVS)
 async def test_messages_have_the_ends_of_their_own_segments(env: str, target: AtLeast | Fragments) -> None:
-    """Where a message ends within an episode, its values are those of the step where it ends."""
+    """A message that ends within an episode has the values of its last step."""
     async with pool_of(InProcessBackend(), ENVS[env], workers=1, rows=2) as pool:
         await pool.update_agent([spec_of(agent_for("lstm", core_size=40, value="shared"))])
         reading = Reading()

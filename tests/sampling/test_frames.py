@@ -42,7 +42,7 @@ KIB = 1 << 10
 FRAMES, FRAME_BYTES = (4, 84, 84), 84 * 84
 ONCE, WHOLE = ColumnFormat(frames_once=True), ColumnFormat()
 SPILLED = {"worker_buffer_bytes": 60 * KIB}
-"""Settings with which a few steps of a worker fit into memory."""
+"""Settings that leave memory for a few steps of a worker."""
 
 
 def stacks(kind: str, **kwargs: Any) -> EnvSpec:
@@ -178,7 +178,7 @@ def test_worker_holds_each_frame_of_fragments_once(num_rows: int, num_row_steps:
     peak = tracemalloc.get_traced_memory()[1] - before
     worker.close()
     assert report.num_simulated_steps == num_steps
-    # Also some room for frames of stacks that do not continue, most of which is never written.
+    # Also some room for frames of stacks that do not continue, most of it never written.
     assert 1.0 < peak / (num_steps * FRAME_BYTES) < 1.4
 
 

@@ -268,7 +268,7 @@ def test_agent_steps_count_for_the_fewest_episodes(thread_sampler: Sampler, thre
         assert many_equal(obtain(thread_sampler, target, count="agent_steps"), batch)
     with thread_sampler.multi_agent.stream(num_steps=target, seed=3, count="agent_steps", total_num_steps=1) as stream:
         assert many_equal(next(iter(stream)), batch)
-    # An interrupted stream counts the steps of all agents, also of those that it does not deliver.
+    # An interrupted stream counts the steps of all agents, delivered or not.
     expected = obtain(thread_sampler, 9000, count="agent_steps", deliver=["late"])
     with (
         cutting_proxy(thread_server.address, num_cuts=3, max_bytes=20_000, seed=1) as proxy,

@@ -76,7 +76,7 @@ def check(sampler: Sampler, result: PopulationEvaluation, members: Members, num_
 
 
 def _acted(returns: rollserve.AgentReturns) -> dict[rollserve.PolicyVersion, np.ndarray]:
-    """Return for which agents of which episodes each policy acted, (N, P)."""
+    """Return whether each policy acted for an agent in an episode, (N, P)."""
     by_policy = {policy: returns.policy_positions == position for position, policy in enumerate(returns.policies)}
     return {policy: acted for policy, acted in by_policy.items() if acted.any()}
 

@@ -1,4 +1,4 @@
-"""Moments in accounts: those of the delivered steps, bit for bit the same however they were sampled and sent."""
+"""Moments in accounts: bit for bit of the delivered steps, however these were sampled and sent."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def obtain(sampler: Sampler, num_steps: int = 150, **options: Any) -> MultiAgent
 
 
 def crowd_agents(sampler: Sampler) -> dict[str, Any]:
-    """Return policies for the crowd, of which the runners' and the late one's are recurrent and have a value."""
+    """Return policies for the crowd; the runners' and the late one's are recurrent and have a value."""
     updated = sampler.update_env(CROWD)
     spaces = [space.spaces for space in (updated.observation_space, updated.action_space)]
     options: Any = {"core": "gru", "core_size": 4, "value": "shared"}
@@ -55,7 +55,7 @@ def test_last_values_are_those_of_each_policy(thread_sampler: Sampler) -> None:
         assert segments.last_values is not None
         assert segments.last_values[~segments.terminated].any()
         assert not segments.last_values[segments.terminated].any()
-    # The value after a step of an episode that is cut there is the value with which the agent acts otherwise.
+    # Where an episode is cut, the value after its last step is the value that the agent would act with.
     longer = by_policy["runner"]
     cut = obtain(thread_sampler, max_episode_length=6, **options).by_policy()["runner"]
     checked = 0
@@ -94,7 +94,7 @@ def test_last_values_need_a_value_of_each_delivered_policy(thread_sampler: Sampl
 
 
 def check_moments(batch: MultiAgentBatch, discount: float | None = 0.9) -> None:
-    """Compare the moments of a batch's account with those that the client computes of its segments."""
+    """Compare the moments of a batch's account with the moments that the client computes of its segments."""
     found, by_policy = batch.account.policy_moments, batch.by_policy()
     assert found.keys() >= by_policy.keys()
     for name, segments in by_policy.items():

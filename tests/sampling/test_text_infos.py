@@ -75,7 +75,7 @@ def test_values_that_are_too_long_or_no_json_are_dropped_and_counted(value: Any)
 
 
 def check(batch: rollserve.EpisodeBatch) -> int:
-    """Compare all infos of a batch with those of a plain run of the environment; return the number of texts."""
+    """Compare all infos of a batch with a plain run of the environment; return the number of texts."""
     env, num_texts, missing, row = VariedInfos(max_length=40), 0, Counter[str](), 0
     found, found_of_resets = rollserve.text_infos(batch.env_infos), rollserve.text_infos(batch.episode_infos)
     assert batch.env_seeds is not None

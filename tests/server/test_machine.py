@@ -1,4 +1,4 @@
-"""What a process may use: the machine's memory, or less where control groups limit it, and files."""
+"""Limits of a process: the machine's memory, or less where control groups limit it, and files."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def is_refusal(attack: str, answer: str) -> bool:
 
 
 class _Attacker:
-    """The attacks of the tenant, each of which goes on until the process is killed."""
+    """Attacks of the tenant, which go on until the process is killed."""
 
     def __init__(self, address: str, tokens: Sequence[str], source: random.Random, log: EventLog) -> None:
         """Take two tokens: the second one's principal, which sends nothing, would else hold up the first one."""

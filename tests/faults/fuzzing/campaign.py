@@ -44,7 +44,7 @@ _MAX_MESSAGES = 20
 _VALID_SECONDS = 60.0  # timeout of valid calls
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _TRANSPORT = "RESOURCE_EXHAUSTED"
-"""Status by which gRPC itself refuses too much metadata."""
+"""Status of gRPC itself for too much metadata."""
 _OF_THE_SERVER = ("ListSamplers", "ServerReflectionInfo")
 """RPCs of no sampler: whoever has their scope on any sampler may call them."""
 _OWN_STATUSES = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}

@@ -78,7 +78,7 @@ class Ordered(gymnasium.Env[np.ndarray, int]):
 
 
 class OrderedByAddress(Ordered):
-    """With objects in the set."""
+    """An `Ordered` with objects in the set."""
 
     def __init__(self) -> None:
         super().__init__(by_address=True)

@@ -50,7 +50,7 @@ class Pairs(Ends):
 
 
 def check_pairs(*arguments: Any) -> None:
-    """Raise TypeError unless arguments have the types of those of `Pairs`."""
+    """Raise TypeError unless arguments have the types that `Pairs` takes."""
     pairs, either, rows, named, default, plain = arguments
     if any(map(_has_list, (pairs, either, (named or {}).get("a"), *(rows or ()), default[0]))):
         raise TypeError(f"lists among {arguments}")

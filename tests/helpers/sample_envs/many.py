@@ -31,7 +31,7 @@ RESET_FAULTS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "observations in a list": lambda seen, infos: (list(seen.values()), infos),
     "list of infos at reset": lambda seen, infos: (seen, list(infos.values())),
 }
-"""What a reset returns, by the fault."""
+"""Results of a reset, by the fault."""
 
 STEP_FAULTS: dict[str, Callable[[list[Any]], None]] = {
     "no infos": lambda result: result.__setitem__(4, None),
@@ -49,7 +49,7 @@ STEP_FAULTS: dict[str, Callable[[list[Any]], None]] = {
 
 
 class Crowd(ParallelEnv[str, Any, Any]):
-    """Agents with different spaces, of which some come late, end early, die for two steps, or are absent for one.
+    """Agents with different spaces. Some come late, end early, die for two steps, or are absent for one.
 
     `agents` has them in reverse order. The reward of an agent that acts depends on its action. Agent `late` appears at
     step 3; all but the guard die with chance 0.1 per step, and are back two steps later; runners leave for a step now

@@ -166,7 +166,7 @@ def _some(count: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def _mask_space(space: Any) -> spaces.Space[Any]:
-    """Return a space of masks; those of Box leaves are a zero."""
+    """Return a space of masks; a Box leaf has a zero."""
     match space:
         case spaces.Dict():
             return spaces.Dict({key: _mask_space(part) for key, part in space.spaces.items()})

@@ -291,7 +291,7 @@ INFOS: dict[str, Any] = {
     "empty": {"empty": np.zeros((0, 4))},
     "mask": {"masked": np.arange(4), "_masked": "yes", "all": np.arange(4), "_all": True},
 }
-"""Infos of 4 rows, of which some are no columns."""
+"""Infos of 4 rows; some are no columns."""
 
 _FINALS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "old key": lambda final: {"final_observation": final},
@@ -307,7 +307,7 @@ _FINALS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "final_obs": np.array([{name: final[name][row] for name in final} for row in range(4)], object)
     },
 }
-"""Where the last observations of 4 rows are, by the fault; the last one is none."""
+"""Places of the last observations of 4 rows, by the fault; the last one is none."""
 
 
 class OddInfoRows(CoinRows):

@@ -19,7 +19,7 @@ _HEIGHT, _WIDTH = 33, 47
 class Rendered(gymnasium.Env[Any, Any]):
     """Pictures of an odd size whose colours say the state, of nested observations and actions.
 
-    Trouble is one of `none`, `mode` (the mode is refused), `nothing`, `gray` (no colours), `empty`, `growing`, `render`
+    The trouble is `none`, `mode` (the mode is refused), `nothing`, `gray` (no colours), `empty`, `growing`, `render`
     (an error), `exit`, `interrupt`, `step` (an error), `hang`, `crash`, `differ` (other observations) and `memory`.
     """
 

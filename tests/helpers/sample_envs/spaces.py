@@ -409,7 +409,7 @@ ODD_SPACES: dict[str, spaces.Space[Any]] = {
 
 
 class OddSpaces(gymnasium.Env[Any, Any]):
-    """One of `ODD_SPACES` as space of observations or actions; checks its actions."""
+    """An environment with one of `ODD_SPACES` for observations or actions; checks its actions."""
 
     def __init__(self, kind: str, actions: bool = False) -> None:
         odd, plain = ODD_SPACES[kind], spaces.Discrete(2)

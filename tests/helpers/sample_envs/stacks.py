@@ -17,7 +17,7 @@ def checksum(observation: Mapping[str, np.ndarray]) -> int:
 
 
 class Stacks:
-    """The observations of one row: leaves of several dtypes, all but `numbers` of which are stacks.
+    """The observations of one row: leaves of several dtypes, all stacks but `numbers`.
 
     Of five episodes, one has 1 step, one has 2, and the others have `length`.
     """
@@ -69,12 +69,12 @@ class Stacks:
 
 
 class FrameStacks(gymnasium.Env[Any, Any]):
-    """One row of `Stacks`.
+    """A row of `Stacks`.
 
     Arguments:
         num_frames: number of frames of a stack.
         length: length of most episodes.
-        odd: part of the observations of which an element differs from what the other stacks show.
+        odd: part of the observations with an element that differs from what the other stacks show.
     """
 
     action_space = spaces.Discrete(2)

@@ -1,4 +1,4 @@
-"""For a server's `PYTHONPATH`: the server cannot listen for lines, as on a system without abstract sockets."""
+"""Keep servers with this folder in `PYTHONPATH` from listening for lines, as without abstract sockets."""
 
 from __future__ import annotations
 
