@@ -28,7 +28,8 @@ HEAD = """\
 # Walks
 
 The modules that a call passes, in the client and in the server, in the order in which it enters them first: a row for
-each room, and the modules within it. `make walks` makes the calls and writes this page; a test compares.
+each room, and the modules within it. The later calls pass those of `obtain_samples(60)`, too, except where a row says
+otherwise. `make walks` makes the calls and writes this page; a test compares.
 [architecture.md](architecture.md#walks) tells what happens on the way.
 """
 
@@ -94,20 +95,28 @@ def walks() -> Iterator[tuple[str, Walk]]:
 
 def page(found: Iterator[tuple[str, Walk]]) -> str:
     """Return the page of some walks."""
-    parts = [HEAD]
+    parts, known = [HEAD], {"client": set[str](), "server": set[str]()}
     for name, walk in found:
         parts.append(f"\n## `{name}`\n".replace(", many agents`", "` with many agents"))
         for side, modules in walk.items():
-            rooms: dict[str, list[str]] = {}
-            for module in modules:
-                room, _, own = module.partition("/")
-                if room == "rollserve_server" and "/" in own:
-                    room, _, own = own.partition("/")
-                    room += "/"
-                rooms.setdefault(room, []).append(own)
             parts.append(f"\n| {side}: {len(modules)} modules | |\n|---|---|\n")
-            parts += [f"| `{room}` | {', '.join(f'`{own}`' for own in names)} |\n" for room, names in rooms.items()]
+            parts += _rows("", [module for module in modules if module not in known[side]])
+            parts += _rows("not ", sorted(known[side].difference(modules)))
+            if name.startswith("obtain_samples(60)"):
+                known[side] = set(modules)
     return "".join(parts)
+
+
+def _rows(prefix: str, modules: list[str]) -> list[str]:
+    """Return the rows of a table: a row for each room, with its modules in their order."""
+    rooms: dict[str, list[str]] = {}
+    for module in modules:
+        room, _, own = module.partition("/")
+        if room == "rollserve_server" and "/" in own:
+            room, _, own = own.partition("/")
+            room += "/"
+        rooms.setdefault(room, []).append(own)
+    return [f"| {prefix}`{room}` | {', '.join(f'`{own}`' for own in names)} |\n" for room, names in rooms.items()]
 
 
 def ask(folder: Path, order: str) -> str:
