@@ -66,7 +66,7 @@ def spec_with_mask(core: Any = None) -> Any:
 
 def positions_of(actions: np.ndarray, kind: str) -> np.ndarray:
     """Return the columns of masks that actions have, (T, elements)."""
-    space = Masked(kind).action_space
+    space: Any = Masked(kind).action_space
     if kind == "discrete":
         return (actions - space.start)[:, np.newaxis]
     counts = space.nvec.ravel()

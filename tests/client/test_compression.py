@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import lz4.block
 import numpy as np
@@ -32,7 +33,7 @@ def compressed(data: bytes, compression: int) -> bytes:
     data=st.binary(min_size=1, max_size=300).map(lambda part: part * 20),
     compression=st.sampled_from([LZ4, ZSTD]),
 )
-def test_decompress_restores_the_data(data, compression):
+def test_decompress_restores_the_data(data: bytes, compression: int) -> None:
     assert decompress(compressed(data, compression), compression, len(data)) == data
 
 
@@ -42,7 +43,7 @@ def test_decompress_restores_the_data(data, compression):
     num_bytes=st.one_of(st.integers(0, 400), st.sampled_from([HUGE, 256 << 20, (256 << 20) + 1])),
     is_compressed=st.booleans(),
 )
-def test_decompress_rejects_another_size(data, compression, num_bytes, is_compressed):
+def test_decompress_rejects_another_size(data: bytes, compression: int, num_bytes: int, is_compressed: bool) -> None:
     received = compressed(data, compression) if is_compressed else data
     try:
         raw = decompress(received, compression, num_bytes)
@@ -52,7 +53,7 @@ def test_decompress_rejects_another_size(data, compression, num_bytes, is_compre
         assert len(raw) == num_bytes
 
 
-def test_decompress_rejects_a_frame_with_another_stated_size():
+def test_decompress_rejects_a_frame_with_another_stated_size() -> None:
     bomb = compressed(bytes(64 << 20), ZSTD)
     with raises(ValueError, quotes=("67108864", "4096")):
         decompress(bomb, ZSTD, 4096)
@@ -65,7 +66,7 @@ def test_decompress_rejects_a_frame_with_another_stated_size():
 
 
 @pytest.mark.parametrize("compression", [LZ4, ZSTD])
-def test_compression_is_accepted_for_columns_only(compression):
+def test_compression_is_accepted_for_columns_only(compression: int) -> None:
     array = np.arange(5000, dtype="<i4").reshape(50, 100) // 100
     tensor = tensor_to_proto(array)
     tensor.data = compressed(tensor.data, compression)
@@ -81,7 +82,7 @@ def test_compression_is_accepted_for_columns_only(compression):
         tensor_from_proto(tensor, is_column=True)
 
 
-def test_huge_shape_is_rejected_before_memory_is_allocated():
+def test_huge_shape_is_rejected_before_memory_is_allocated() -> None:
     tensor = tensor_pb2.Tensor(
         data_type=tensor_pb2.DATA_TYPE_UINT8, shape=[HUGE], data=compressed(bytes(1000), LZ4), compression=LZ4
     )
@@ -95,7 +96,9 @@ def test_huge_shape_is_rejected_before_memory_is_allocated():
     shape=st.sampled_from([(), (3,), (2, 3)]),
     seed=st.integers(0, 100),
 )
-def test_unstack_frames_restores_the_observations(lengths, frame_count, shape, seed):
+def test_unstack_frames_restores_the_observations(
+    lengths: list[int], frame_count: int, shape: tuple[int, ...], seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     frames, observations, last_observations = [], [], []
     for length in lengths:
@@ -120,12 +123,14 @@ def test_unstack_frames_restores_the_observations(lengths, frame_count, shape, s
         (60_000, 10_000, [20_000, 20_000], ("400020000", "268435456")),
     ],
 )
-def test_unstack_frames_rejects_frames_that_do_not_fit(num_frames, frame_count, lengths, quotes):
+def test_unstack_frames_rejects_frames_that_do_not_fit(
+    num_frames: int, frame_count: int, lengths: list[int], quotes: str
+) -> None:
     with raises(ValueError, quotes=quotes):
         unstack_frames(np.zeros(num_frames, np.uint8), frame_count, np.array(lengths, np.int64))
 
 
-def test_unstack_frames_does_not_copy_one_segment():
+def test_unstack_frames_does_not_copy_one_segment() -> None:
     frames = np.arange(20, dtype=np.uint8).reshape(10, 2)
     observations, _ = unstack_frames(frames, 4, np.array([6]))
     assert np.shares_memory(observations, frames)
@@ -135,14 +140,14 @@ def test_unstack_frames_does_not_copy_one_segment():
     ("compression", "error"),
     [("gzip", rollserve.InvalidArgumentError), (["zstd", 4], TypeError), (True, TypeError)],
 )
-def test_unknown_compression_is_rejected(compression, error):
+def test_unknown_compression_is_rejected(compression: Any, error: type[Exception]) -> None:
     with raises(error, field="compression"):
         rollserve.connect("127.0.0.1:1", compression=compression)
     with rollserve.connect("127.0.0.1:1") as sampler, raises(error, field="compression"):
         sampler.obtain_samples(1, compression=compression)
 
 
-def test_missing_package_is_named(monkeypatch):
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lz4.block", None)
     with raises(ModuleNotFoundError, quotes=("'lz4'", "rollserve[compression]")):
         rollserve.connect("127.0.0.1:1", compression="lz4")

@@ -99,9 +99,9 @@ async def test_call_is_unavailable_even_if_its_last_attempt_has_no_time_left(is_
                 await sampler.agent_versions()
                 await sampler.agent_versions(timeout=0.5)
         else:
-            with rollserve.connect(address) as sampler:
-                sampler.agent_versions()
-                sampler.agent_versions(timeout=0.5)
+            with rollserve.connect(address) as blocking:
+                blocking.agent_versions()
+                blocking.agent_versions(timeout=0.5)
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,12 @@ def test_recording_waits_for_one_whose_end_the_server_learns_of_late(
 ) -> None:
     sampler, name, folder = recording
     with running(sampler, name, step_count=10**8) as call, ThreadPoolExecutor() as pool:
-        pool.submit(lambda: (time.sleep(0.3), call.cancel()))
+
+        def cancel_soon() -> None:
+            time.sleep(0.3)
+            call.cancel()
+
+        pool.submit(cancel_soon)
         num_steps = sampler.record(name, num_steps=1000).num_steps
     assert_recorded(folder, sampler.obtain_samples(num_steps, seed=5))
 

@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import gymnasium
 import minari
 import numpy as np
 import pyarrow.parquet
 import pytest
 from data.conftest import assert_same, whole_episodes
+from gymnasium.envs.classic_control import CartPoleEnv
 from learner_batches import random_batch
 
 import rollserve
@@ -32,7 +32,7 @@ def test_sampled_episodes_load_in_minari(
     batch = EpisodeBatch.concatenate(*batches)
     dataset = minari.load_dataset("cartpole/mlp-v0")
     assert (dataset.total_episodes, dataset.total_steps) == (len(batch), batch.num_steps)
-    assert isinstance(dataset.recover_environment().unwrapped, gymnasium.envs.classic_control.CartPoleEnv)
+    assert isinstance(dataset.recover_environment().unwrapped, CartPoleEnv)
     for episode, part, attributes in zip(
         dataset.iterate_episodes(), batch.split(), dataset.storage.get_episode_metadata(range(len(batch))), strict=True
     ):

@@ -101,7 +101,7 @@ async def test_profiles_have_wrappers_of_any_module() -> None:
 
 
 def test_arrays_become_tuples_only_where_the_parameter_is_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(
+    def make(  # type: ignore[no-untyped-def]  # `size` has no annotation
         places: list[tuple[int, int]],
         either: list[int] | tuple[int, ...],
         span: tuple[int, int] | None = None,

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -35,7 +36,7 @@ def listens(address: str) -> bool:
     return True
 
 
-def begin(channel: grpc.Channel, num_steps: int = FOREVER) -> grpc.Call:
+def begin(channel: grpc.Channel, num_steps: int = FOREVER) -> Any:
     """A call that runs or is queued."""
     request = pb.ObtainSamplesRequest(step_count=num_steps)
     call = channel.unary_stream(OBTAIN, request.SerializeToString, pb.ObtainSamplesResponse.FromString)(request)

@@ -172,7 +172,7 @@ def test_journal_lost_during_a_takeover_is_replaced(cluster: RayCluster, tmp_pat
         try:
             assert soon(lambda: any("lease acquired" in log.read_text() for log in folders[1].glob("log-*")), 60)
             os.kill(journal, signal.SIGKILL)
-            assert soon(lambda: cluster.actors("JournalActor") - {journal}, 60)
+            assert soon(lambda: bool(cluster.actors("JournalActor") - {journal}), 60)
         finally:
             os.kill(held_up, signal.SIGCONT)
 

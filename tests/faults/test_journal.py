@@ -259,7 +259,7 @@ async def test_takeover_leaves_out_superseded_agents_that_are_not_accepted(caplo
         assert pool.status().policy_version == 2
         with raises(NotReadyError, field="options.policy_version", reason=Reason.POLICY_VERSION):
             await sample(pool, AtLeast(50), policy_version=1)
-    assert [record.policy_version for record in caplog.records if record.message == "agents left out"] == [1]
+    assert [vars(record)["policy_version"] for record in caplog.records if record.message == "agents left out"] == [1]
 
 
 async def test_takeover_forgets_updates_that_were_not_written() -> None:

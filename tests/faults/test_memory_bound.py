@@ -56,7 +56,9 @@ async def test_worker_that_takes_too_much_memory_is_replaced(
         assert other.identity.process_id == before[other.index]
         assert f"expected at most {BOUND} bytes of its own (--worker-max-memory-bytes)" in lost.last_failure
         assert "in a step of episode " in lost.last_failure
-        assert [record.error for record in caplog.records if record.message == "worker lost"] == [lost.last_failure]
+        assert [vars(record)["error"] for record in caplog.records if record.message == "worker lost"] == [
+            lost.last_failure
+        ]
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ def test_malformed_policies_are_refused(
     with grpc.insecure_channel(thread_server.address) as channel, pytest.raises(grpc.RpcError) as caught:
         SamplerServiceStub(channel).UpdateAgent(pb.UpdateAgentRequest(all_workers=message))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert text in caught.value.details()
+    assert text in str(caught.value.details())
 
 
 def test_pickles_among_policies_need_the_operators_leave(crowd: Sampler) -> None:

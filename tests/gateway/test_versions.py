@@ -22,7 +22,7 @@ import rollserve
 from rollserve import Reason
 from rollserve.agent_versions import ParametersCollector
 from rollserve.agents import agent_to_proto, parameters_to_proto
-from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec
+from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec, sandbox
 from rollserve_server.agents.onnx import preparing
 from rollserve_server.errors import NotReadyError, OverLimitError
 from rollserve_server.gateway.messages.agents import parameter_messages
@@ -149,7 +149,7 @@ async def test_identical_model_is_not_probed_again() -> None:
     model = OnnxModel(data, {}, {}, "categorical", ())
     async with pool_of(InProcessBackend()) as pool:
         versions = pool.agents
-        with mock.patch.object(preparing, "run_in_sandbox", wraps=preparing.run_in_sandbox) as tried:
+        with mock.patch.object(preparing, "run_in_sandbox", wraps=sandbox.run_in_sandbox) as tried:
             await pool.update_agent([model])
             assert (await pool.current_if_same([OnnxModel(bytes(data), {}, {}, "categorical", ())])).version == 1
             for change in ({"data": categorical(seed=1).SerializeToString()}, {"outputs": {"logits": "logits"}}):

@@ -27,7 +27,7 @@ def _measured(handle: asyncio.Handle) -> None:
 
 
 _run: Any = asyncio.Handle._run
-asyncio.Handle._run = _measured  # type: ignore[attr-defined]
+asyncio.Handle._run = _measured  # type: ignore[method-assign]
 
 
 async def _pause(_: str) -> str:

@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 from cutting_proxy import CuttingProxy
@@ -75,7 +76,7 @@ def careless(
         yield channel
 
 
-def begin(channel: grpc.Channel, name: str, request: Message | bytes) -> grpc.Call:
+def begin(channel: grpc.Channel, name: str, request: Message | bytes) -> Any:
     """Open a stream and read its first message; raise the error of a rejected call."""
     data = request if isinstance(request, bytes) else request.SerializeToString()
     call = channel.unary_stream(f"{SERVICE}/{name}")(data)
@@ -83,7 +84,7 @@ def begin(channel: grpc.Channel, name: str, request: Message | bytes) -> grpc.Ca
     return call
 
 
-def end_of(call: grpc.Call) -> tuple[grpc.StatusCode, str]:
+def end_of(call: Any) -> tuple[grpc.StatusCode, str]:
     """Read a stream to its end and return its status and reason."""
     with contextlib.suppress(grpc.RpcError):
         for _ in call:

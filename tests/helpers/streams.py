@@ -94,6 +94,7 @@ class Receiving:
         self.client.end()
         while await self.next() is not None:
             pass
+        assert self.account is not None
         assert adds_up(self.account)
         return self.account
 

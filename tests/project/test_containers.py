@@ -265,7 +265,9 @@ def test_each_alert_is_documented_and_tested() -> None:
 
 
 @pytest.mark.parametrize(("status", "expected"), [(ServingStatus.SERVING, 0), (ServingStatus.NOT_SERVING, 1)])
-def test_check_of_health_waits_for_a_server_that_starts(status: ServingStatus, expected: int) -> None:
+def test_check_of_health_waits_for_a_server_that_starts(
+    status: HealthCheckResponse.ServingStatus, expected: int
+) -> None:
     with socket.socket() as placeholder:
         placeholder.bind(("127.0.0.1", 0))
         port = placeholder.getsockname()[1]

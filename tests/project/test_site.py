@@ -52,7 +52,7 @@ def test_page_links_its_editor_when_the_repository_is_known(page: str, file: str
     spec.loader.exec_module(conf)
     for urls in ({}, {"Repository": "https://forge.example/rollserve"}):
         context: dict[str, str] = {}
-        conf._URLS = urls
+        conf.__dict__["_URLS"] = urls
         conf._link_to_editor(None, page, "page.html", context, None)
         link = f"https://forge.example/rollserve/edit/main/{file}"
         assert context == ({"theme_source_edit_link": link} if urls and file else {})

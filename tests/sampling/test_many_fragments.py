@@ -169,14 +169,14 @@ def test_soft_horizons_begin_with_fresh_states_and_global_states(thread_sampler:
     thread_sampler.update_env(dataclasses.replace(SPREAD, num_rows=2, global_state=True))
     thread_sampler.update_agent(Policies({"main": RandomAgent()}, {"*": "main"}))
     for lengths in ([5, 5], [4, 6], [8, 2]):
-        batch = MultiAgentBatch.concatenate(*fragments(thread_sampler, lengths, **SOFT))
-        assert batch.global_states is not None
-        assert batch.last_global_states is not None
-        begins, starts = batch.first_steps == 0, np.cumsum(batch.lengths) - batch.lengths
-        assert batch.truncated.sum() == begins.sum() == 8
-        states = dict(zip(batch.episode_indices[begins].tolist(), batch.global_states[starts[begins]], strict=True))
+        whole = MultiAgentBatch.concatenate(*fragments(thread_sampler, lengths, **SOFT))
+        assert whole.global_states is not None
+        assert whole.last_global_states is not None
+        begins, starts = whole.first_steps == 0, np.cumsum(whole.lengths) - whole.lengths
+        assert whole.truncated.sum() == begins.sum() == 8
+        states = dict(zip(whole.episode_indices[begins].tolist(), whole.global_states[starts[begins]], strict=True))
         lasts = dict(
-            zip(batch.episode_indices[batch.truncated].tolist(), batch.last_global_states[batch.truncated], strict=True)
+            zip(whole.episode_indices[whole.truncated].tolist(), whole.last_global_states[whole.truncated], strict=True)
         )
         for row in range(4):
             np.testing.assert_array_equal(states[row + 4], lasts[row])
@@ -236,9 +236,9 @@ def test_segments_go_on_with_states_returns_and_observations(thread_sampler: Sam
     last: dict[tuple[int, int], tuple[Any, ...]] = {}
     num_compared = 0
     for fragment in parts:
-        for part in fragment.policies:
-            for position, segment in enumerate(part.batch.split()):
-                key = int(segment.episode_indices[0]), int(part.agent_positions[position])
+        for of_policy in fragment.policies:
+            for position, segment in enumerate(of_policy.batch.split()):
+                key = int(segment.episode_indices[0]), int(of_policy.agent_positions[position])
                 assert segment.returns_before is not None
                 assert segment.discounted_returns_before is not None
                 if segment.first_steps[0]:
@@ -249,7 +249,7 @@ def test_segments_go_on_with_states_returns_and_observations(thread_sampler: Sam
                     assert segment.discounted_returns_before[0] == pytest.approx(discounted, rel=1e-12)
                     num_compared += 1
                 else:
-                    total, discounted = float(part.rewards_before[position]), 0.0
+                    total, discounted = float(of_policy.rewards_before[position]), 0.0
                 for reward in segment.rewards.tolist():
                     total, discounted = total + reward, 0.9 * discounted + reward
                 stop = int(segment.first_steps[0]) + segment.num_steps

@@ -47,6 +47,7 @@ class Client:
         )
         self._buffer = rollserve.EpisodeBuffer()
         self._names = (f"{name}/{number}" for number in itertools.count())
+        self._rows: tuple[int, int | None]
         self._begin_rows()
 
     def run_one(self) -> None:
@@ -188,7 +189,7 @@ class Client:
 
     def _begin_rows(self) -> None:
         """Begin another row sequence, with a new seed."""
-        self._rows: tuple[int, int | None] = (random.Random(next(self._names)).getrandbits(64), None)
+        self._rows = random.Random(next(self._names)).getrandbits(64), None
 
 
 def _stream_of(sampler: Any, call: Call) -> Any:

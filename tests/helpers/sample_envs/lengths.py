@@ -36,7 +36,7 @@ class Ends(gymnasium.Env[np.ndarray, int]):
 class Pairs(Ends):
     """`Ends` whose arguments have to be the types that the annotations and defaults say, nested ones too."""
 
-    def __init__(
+    def __init__(  # type: ignore[no-untyped-def]  # two arguments have no annotation
         self,
         pairs: tuple[tuple[int, int], ...] = (),
         either: Optional[Union[int, Tuple[int, Tuple[int, int]]]] = None,  # noqa: UP006, UP007, UP045
@@ -44,7 +44,7 @@ class Pairs(Ends):
         named: dict[str, tuple[int, ...]] | None = None,
         default=((0, 1), [2]),
         plain=None,
-    ) -> None:  # type: ignore[no-untyped-def]
+    ) -> None:
         super().__init__()
         check_pairs(pairs, either, rows, named, default, plain)
 

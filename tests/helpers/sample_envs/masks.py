@@ -41,7 +41,8 @@ class Masked(gymnasium.Env[Any, Any]):
     def __init__(
         self, kind: str = "discrete", source: str = "info", fault: str = "", *, last: bool = True, free: bool = False
     ) -> None:
-        self.action_space, self._free = _SPACES[kind], free
+        self.action_space: Any = _SPACES[kind]
+        self._free = free
         self._kind, self._source, self._fault, self._last = kind, source, fault, last
         board = spaces.Box(-np.inf, np.inf, (3,), np.float32)
         self.observation_space: spaces.Space[Any] = board

@@ -317,7 +317,8 @@ class Assorted(gymnasium.Env[Any, Any]):
         return self._observe(), float(choice), self._num_steps == 8, False, infos
 
     def _observe(self) -> Any:
-        kinds: Any = self.observation_space.spaces
+        space: Any = self.observation_space
+        kinds = space.spaces
         counts = self.np_random.integers(0, self._most, 4, endpoint=True).tolist()
         things, stacked = ([kinds["things"].feature_space.sample() for _ in range(count)] for count in counts[:2])
         stack = {
