@@ -40,6 +40,7 @@ napoleon_custom_sections = [("Keys", "params_style")]
 html_theme = "furo"
 html_title = f"Rollserve {version}"
 templates_path = ["templates"]
+html_static_path, html_css_files = ["static"], ["rollserve.css"]
 _PARTS = ("brand", "versions", "search", "scroll-start", "navigation", "scroll-end")
 html_sidebars = {"**": [f"sidebar/{part}.html" for part in _PARTS]}
 html_copy_source = False
