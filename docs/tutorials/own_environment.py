@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -7,11 +7,12 @@ import numpy as np
 class Corridor(gym.Env[np.ndarray, np.int64]):
     """A corridor of `length` fields: the agent starts in the left half, and leaves on the right."""
 
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 4}
     observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, length: int = 10) -> None:
-        self.length = length
+    def __init__(self, length: int = 10, render_mode: str | None = None) -> None:
+        self.length, self.render_mode = length, render_mode
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -27,6 +28,11 @@ class Corridor(gym.Env[np.ndarray, np.int64]):
 
     def observe(self) -> np.ndarray:
         return np.array([self.field / self.length], np.float32)
+
+    def render(self) -> np.ndarray:
+        picture = np.full((20, 20 * self.length + 20, 3), 230, np.uint8)
+        picture[2:18, 20 * self.field + 2 : 20 * self.field + 18] = 30, 90, 180
+        return picture
 
 
 if __name__ == "__main__":
