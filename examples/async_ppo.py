@@ -18,8 +18,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 # One thread is fastest for matrices this small. numpy reads the variable when it is imported.
@@ -27,10 +26,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from numpy_gaussian_ppo import GaussianPpo
 from numpy_ppo import Ppo
-from training_run import Returns, sampler_of
+from training_run import Returns, TrainingRun, finish, parser_of, sampler_of
 
 import rollserve
 
+MODES = "synchronous", "asynchronous"
 NUM_ROWS = 64  # of all workers
 FRAGMENT_LENGTH = 128  # steps of each row in an iteration
 
@@ -58,7 +58,12 @@ def synchronous(sampler: rollserve.Sampler) -> Iterator[rollserve.EpisodeBatch]:
 
 
 def train(
-    sampler: rollserve.Sampler, learner: Ppo, batches: Iterator[rollserve.EpisodeBatch], target: float, max_steps: int
+    sampler: rollserve.Sampler,
+    learner: Ppo,
+    batches: Iterator[rollserve.EpisodeBatch],
+    target: float,
+    max_steps: int,
+    report: Callable[[int, float], None],
 ) -> tuple[int, float]:
     """Learn until the last 100 episodes return `target` on average, or from `max_steps` steps.
 
@@ -69,6 +74,7 @@ def train(
     for batch in batches:
         num_steps += batch.num_steps
         mean_return = returns.update()
+        report(num_steps, mean_return)
         if returns.reached(target) or num_steps >= max_steps:
             break
         learner.learn(batch, rate=1.0 - num_steps / max_steps)
@@ -87,15 +93,19 @@ def learner_of(status: rollserve.SamplerStatus, seed: int) -> Ppo:
 def run(options: argparse.Namespace, sampler: rollserve.Sampler, *, is_asynchronous: bool) -> Result:
     """Train a new learner in one of the two ways."""
     learner = learner_of(sampler.status(), options.seed)
+    curve = TrainingRun(options, f"PPO learns {options.env} through Rollserve", learner.save)
     sampler.update_agent(learner.agent())
     began = time.monotonic()
-    if not is_asynchronous:
-        reached = train(sampler, learner, synchronous(sampler), options.target, options.steps)
-        return Result(time.monotonic() - began, *reached, None)
-    with sampler.stream(fragment_length=FRAGMENT_LENGTH, max_policy_lag=options.lag) as stream:
-        reached = train(sampler, learner, stream, options.target, options.steps)
-        seconds = time.monotonic() - began
-    return Result(seconds, *reached, stream.account)
+    if is_asynchronous:
+        with sampler.stream(fragment_length=FRAGMENT_LENGTH, max_policy_lag=options.lag) as stream:
+            reached = train(sampler, learner, stream, options.target, options.steps, curve.report)
+            seconds = time.monotonic() - began
+        account = stream.account
+    else:
+        reached = train(sampler, learner, synchronous(sampler), options.target, options.steps, curve.report)
+        seconds, account = time.monotonic() - began, None
+    curve.save()
+    return Result(seconds, *reached, account)
 
 
 def report(name: str, result: Result) -> None:
@@ -118,24 +128,25 @@ def report(name: str, result: Result) -> None:
 
 def main() -> int:
     """Run the example; return 0 if both trainers reach the target, else 1."""
-    parser = argparse.ArgumentParser(description="Compare asynchronous with synchronous PPO through Rollserve.")
-    parser.add_argument("--env", default="CartPole-v1", help="id of the environment (default: %(default)s)")
-    parser.add_argument("--server", metavar="HOST:PORT", help="address of a running server (default: start one)")
-    parser.add_argument("--target", type=float, default=400.0, help="mean return to reach (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=1_500_000, help="most steps of each (default: %(default)s)")
+    parser = parser_of("Compare asynchronous with synchronous PPO through Rollserve.", "CartPole-v1", 1_500_000)
+    parser.set_defaults(target=400.0)
     parser.add_argument("--lag", type=int, default=1, help="largest lag of a round (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("run"), help="folder for the log (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the learners (default: %(default)s)")
+    parser.add_argument("--only", choices=MODES, help="make one training alone")
+    parser.add_argument("--camera", help="camera of the video, such as MuJoCo's `track`")
     options = parser.parse_args()
     results: dict[str, Result] = {}
     with sampler_of(options.server, options.out) as sampler:
         num_rows = max(1, NUM_ROWS // sampler.status().num_workers)  # of each worker
         sampler.update_env(rollserve.EnvSpec(options.env, num_rows=num_rows))
-        for name in ("synchronous", "asynchronous"):
+        for name in [options.only] if options.only else MODES:
             results[name] = run(options, sampler, is_asynchronous=name == "asynchronous")
             report(name, results[name])
-    ratio = results["synchronous"].seconds / results["asynchronous"].seconds
-    print(f"asynchronous needs 1/{ratio:.2f} of the time")
+        if options.camera:
+            sampler.update_env(rollserve.EnvChange(kwargs={"camera_name": options.camera}))
+        finish(sampler, options.video)
+    if not options.only:
+        ratio = results["synchronous"].seconds / results["asynchronous"].seconds
+        print(f"asynchronous needs 1/{ratio:.2f} of the time")
     return 0 if all(result.mean_return >= options.target for result in results.values()) else 1
 
 

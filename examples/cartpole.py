@@ -28,6 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from numpy_ppo import Ppo
 from rich.console import Console
 from training_display import Display, LearningCurve
+from training_run import save_video
 
 import rollserve
 
@@ -108,6 +109,7 @@ def main() -> int:
         default=Path("demo-server.log"),
         help="file for the log of a started server (default: %(default)s)",
     )
+    parser.add_argument("--video", type=Path, metavar="FILE.gif", help="file for an episode of the trained agent")
     parser.add_argument("--seed", type=int, default=0, help="seed of the learner (default: %(default)s)")
     options = parser.parse_args()
 
@@ -119,6 +121,8 @@ def main() -> int:
         with Display(console, TRAINED_RETURN) as display:
             mean_return, num_steps = train(sampler, display, curve, options.seed)
         seconds = time.monotonic() - began
+        if options.video:
+            save_video(sampler, options.video)
     curve.save(options.curve)
     console.print(f"learning curve in {options.curve.resolve()}", soft_wrap=True)
     print(

@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from numpy_ppo import Adam, Perceptron
-from training_run import Returns, TrainingRun, parser_of, sampler_of
+from training_run import Returns, TrainingRun, finish, parser_of, sampler_of
 
 import rollserve
 
@@ -149,7 +149,7 @@ def train(
 def main() -> None:
     """Run the example."""
     options = parser_of("Train a policy with IMPALA through Rollserve.", "CartPole-v1", 500_000).parse_args()
-    with sampler_of(options.server, options.out) as sampler:
+    with sampler_of(options.server, options.out, options.env) as sampler:
         num_workers = sampler.status().num_workers
         num_rows = max(1, Settings.num_rows // num_workers)  # of each worker
         spaces = sampler.update_env(rollserve.EnvSpec(options.env, num_rows=num_rows))
@@ -160,7 +160,7 @@ def main() -> None:
             learner.load(run.checkpoint)
         train(sampler, learner, options.steps, run.num_steps, options.target, run.report)
         run.save()
-        print(f"evaluation: {sampler.evaluate(20, deterministic=True)}")
+        finish(sampler, options.video)
 
 
 if __name__ == "__main__":

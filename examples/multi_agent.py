@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from numpy_ppo import Ppo
-from training_run import TrainingRun, parser_of, sampler_of
+from training_run import TrainingRun, parser_of, sampler_of, save_gif
 
 import rollserve
 from rollserve.spaces import Dict
@@ -84,6 +85,21 @@ def train(sampler: rollserve.Sampler, team: Team, run: TrainingRun, num_steps: i
         sampler.update_agent(team.parameters())
 
 
+def frames_of(batch: rollserve.MultiAgentBatch) -> Iterator[np.ndarray]:
+    """Replay an episode in plain PettingZoo, compare its observations, and yield its pictures."""
+    from mpe2 import simple_spread_v3  # here, because a trainer needs the client alone
+
+    env, joint = simple_spread_v3.parallel_env(render_mode="rgb_array"), batch.joint()
+    observations, _ = env.reset(seed=int(batch.policies[0].batch.env_seeds[0]))
+    yield env.render()
+    for step in range(batch.num_steps):
+        for agent, steps in joint.items():
+            np.testing.assert_array_equal(observations[agent], steps.observations[step])
+        observations, *_ = env.step({agent: steps.actions[step] for agent, steps in joint.items()})
+        yield env.render()
+    env.close()
+
+
 def main() -> int:
     """Run the example; return 0 if the target was reached or none was given, else 1."""
     options = parser_of(
@@ -96,6 +112,10 @@ def main() -> int:
         run = TrainingRun(options, title, team.save, label)
         mean_return = train(sampler, team, run, options.steps, options.target)
         run.save()
+        print(f"evaluation: {sampler.evaluate(100)}")
+        if options.video:
+            episode = sampler.multi_agent.evaluate(1, return_episodes=True).episodes
+            save_gif(options.video, list(frames_of(episode)), fps=8)
     return 0 if mean_return >= options.target or options.target == float("inf") else 1
 
 

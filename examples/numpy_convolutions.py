@@ -7,6 +7,8 @@ Reinforcement Learning", https://arxiv.org/abs/1312.5602, and a value beside the
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -76,6 +78,18 @@ class ConvolutionalNetwork:
         patches = layers["second"].input_gradient().reshape(-1, *gradient.shape[2:], num_channels, size, size)
         layers["first"].backward(sum_of_patches(patches, stride, height, width))
         return {f"{name}.{part}": value for name, layer in layers.items() for part, value in layer.gradients.items()}
+
+    def save(self, path: Path) -> None:
+        """Write the parameters into a file."""
+        arrays: dict[str, Any] = self.parameters
+        with path.open("wb") as file:
+            np.savez(file, **arrays)
+
+    def load(self, path: Path) -> None:
+        """Read the parameters from such a file."""
+        with np.load(path) as saved:
+            for name, array in self.parameters.items():
+                array[...] = saved[name]
 
     def agent(self, observation_shape: tuple[int, ...]) -> rollserve.OnnxAgent:
         """Return the policy and its value as an agent for the server, with the network's parameters by their names."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -188,6 +189,12 @@ class Ppo:
     def agent(self) -> rollserve.MlpAgent:
         """Return the policy as an agent for the server. Its parameters are the learner's own arrays."""
         return rollserve.MlpAgent(self.policy.parameters, head="categorical")
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint: the parameters of the policy."""
+        arrays: dict[str, Any] = self.policy.parameters
+        with path.open("wb") as file:
+            np.savez(file, **arrays)
 
     def learn(self, batch: rollserve.EpisodeBatch, rate: float = 1.0) -> None:
         """Improve policy and value with a batch of whole episodes.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import nn
-from training_run import Returns, TrainingRun, parser_of, sampler_of
+from training_run import Returns, TrainingRun, finish, parser_of, sampler_of
 
 import rollserve
 from rollserve.bridges import to_torch
@@ -196,10 +196,11 @@ def main() -> None:
     """Run the example."""
     parser = parser_of("Train a policy with SAC through Rollserve.", "Pendulum-v1", 20_000)
     parser.add_argument("--updates", type=float, default=1.0, help="updates for each step (default: %(default)s)")
+    parser.add_argument("--camera", help="camera of the video, such as MuJoCo's `track`")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)  # the workers need the other cores
-    with sampler_of(options.server, options.out) as sampler:
+    with sampler_of(options.server, options.out, options.env) as sampler:
         num_workers = sampler.status().num_workers
         num_rows = max(1, Settings.num_rows // num_workers)  # of each worker
         spaces = sampler.update_env(rollserve.EnvSpec(options.env, vectorization="rows", num_rows=num_rows))
@@ -210,7 +211,9 @@ def main() -> None:
             learner.load(run.checkpoint)
         train(sampler, learner, options.steps, run.num_steps, options.target, run.report)
         run.save()
-        print(f"evaluation: {sampler.evaluate(20, deterministic=True)}")
+        if options.camera:
+            sampler.update_env(rollserve.EnvChange(kwargs={"camera_name": options.camera}))
+        finish(sampler, options.video)
 
 
 if __name__ == "__main__":

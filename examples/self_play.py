@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 # One thread is fastest for matrices this small. numpy reads the variable when it is imported.
@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from numpy_ppo import Adam, Perceptron, Ppo, policy_loss
-from training_run import TrainingRun, parser_of, sampler_of
+from training_run import TrainingRun, parser_of, sampler_of, save_gif
 
 import rollserve
 from rollserve.spaces import Dict
@@ -75,12 +75,6 @@ class MaskedPpo(Ppo):
         loss = policy_loss(logits, actions, advantages, old_log_probs, self.clip, self.entropy_bonus)
         self._policy_adam.update(self.policy.parameters, self.policy.backward(loss.gradient), rate * self.learning_rate)
 
-    def save(self, path: Path) -> None:
-        """Write a checkpoint: the parameters of the policy."""
-        arrays: dict[str, Any] = self.policy.parameters
-        with path.open("wb") as file:
-            np.savez(file, **arrays)
-
 
 def _joined(columns: Any) -> np.ndarray:
     """Return boards and masks side by side, (T, board + actions)."""
@@ -122,6 +116,22 @@ def policy_map_of(side: int, snapshots: list[int]) -> dict[str, Any]:
     return {PLAYERS[side]: "main", PLAYERS[1 - side]: opponents}
 
 
+def frames_of(batch: rollserve.MultiAgentBatch) -> Iterator[np.ndarray]:
+    """Replay an episode in plain PettingZoo, compare its observations, and yield its pictures."""
+    from pettingzoo.classic import connect_four_v3  # here, because a trainer needs the client alone
+
+    env, joint = connect_four_v3.env(render_mode="rgb_array"), batch.joint()
+    env.reset(seed=int(batch.policies[0].batch.env_seeds[0]))
+    yield env.render()
+    for step in range(batch.num_steps):
+        player = env.agent_selection
+        board = env.observe(player)["observation"]
+        np.testing.assert_array_equal(board, joint[player].observations["observation"][step])
+        env.step(joint[player].actions[step])
+        yield env.render()
+    env.close()
+
+
 def main() -> int:
     """Run the example; return 0 if the target was reached or none was given, else 1."""
     parser = parser_of("Train an agent by self-play through Rollserve.", "classic/connect_four-v3", 600_000)
@@ -137,6 +147,10 @@ def main() -> int:
         run = TrainingRun(options, title, learner.save, label)
         mean_return = train(sampler, learner, run, options.steps, options.target)
         run.save()
+        if options.video:
+            sampler.update_agent(rollserve.Policies({}, dict(zip(PLAYERS, ("main", "random"), strict=True))))
+            game = sampler.multi_agent.evaluate(1, return_episodes=True).episodes
+            save_gif(options.video, list(frames_of(game)), fps=1)
     return 0 if mean_return >= options.target or options.target == float("inf") else 1
 
 

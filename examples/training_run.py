@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 
 import rollserve
+
+PICTURES_PER_SECOND, PICTURE_SIZE, NUM_COLORS = 8, 200, 24
+"""Of a GIF, the most pictures per second, pixels of a side, and colors."""
 
 
 def parser_of(description: str, env: str, num_steps: int) -> argparse.ArgumentParser:
@@ -25,18 +30,24 @@ def parser_of(description: str, env: str, num_steps: int) -> argparse.ArgumentPa
     parser.add_argument("--out", type=Path, default=Path("run"), help="folder for results (default: %(default)s)")
     parser.add_argument("--resume", action="store_true", help="go on with the checkpoint in that folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of the learner (default: %(default)s)")
+    parser.add_argument("--video", type=Path, metavar="FILE.gif", help="file for an episode of the trained agent")
     return parser
 
 
 @contextlib.contextmanager
-def sampler_of(address: str | None, folder: Path) -> Generator[rollserve.Sampler]:
-    """Yield a sampler of a running server, or of one that lives as long as the block and logs into a folder."""
+def sampler_of(address: str | None, folder: Path, env: str = "") -> Generator[rollserve.Sampler]:
+    """Yield a sampler of a running server, or of one that lives as long as the block and logs into a folder.
+
+    Such a server allows the module in the id of an environment, `module:Class`.
+    """
     with contextlib.ExitStack() as stack:
         if address is None:
             from rollserve_server.local import local_server  # here, because a trainer needs the client alone
 
             folder.mkdir(parents=True, exist_ok=True)
-            server = local_server("--env", "CartPole-v1", log=folder / "server.log")
+            module = env.rpartition(":")[0]
+            allowed = ["--allow-module", module] if module else []
+            server = local_server("--env", "CartPole-v1", *allowed, log=folder / "server.log")
             address = stack.enter_context(server).address
         yield stack.enter_context(rollserve.connect(address))
 
@@ -107,3 +118,41 @@ class TrainingRun:
         axes.grid(alpha=0.3)
         figure.savefig(self._folder / "curve.png", dpi=120)
         self._saved = time.monotonic()
+
+
+def finish(
+    sampler: rollserve.Sampler,
+    video: Path | None,
+    *,
+    num_episodes: int = 20,
+    num_video_steps: int = 200,
+    deterministic: bool = True,
+) -> None:
+    """Evaluate the trained agent, and write the beginning of an episode as a GIF unless the file is None."""
+    print(f"evaluation: {sampler.evaluate(num_episodes, deterministic=deterministic)}", flush=True)
+    if video is not None:
+        save_video(sampler, video, num_video_steps, deterministic=deterministic)
+
+
+def save_video(sampler: rollserve.Sampler, path: Path, num_steps: int = 200, *, deterministic: bool = True) -> None:
+    """Write the first steps of an episode of the current agent, as the server renders it, as a GIF."""
+    video = sampler.render(index=0, max_episode_length=num_steps, deterministic=deterministic, format="raw")
+    save_gif(path, video.frames, video.fps)
+
+
+def save_gif(path: Path, frames: Sequence[np.ndarray] | np.ndarray, fps: float) -> None:
+    """Write some of the pictures of an episode, smaller and with fewer colors, as a GIF that plays at its speed.
+
+    Args:
+        path: the file.
+        frames: (height, width, 3) uint8 each.
+        fps: pictures of the episode per second.
+    """
+    every = math.ceil(fps / PICTURES_PER_SECOND)
+    pictures = [Image.fromarray(frame) for frame in frames[::every]]
+    for picture in pictures:
+        picture.thumbnail((PICTURE_SIZE, PICTURE_SIZE))
+    palette = pictures[-1].quantize(NUM_COLORS)  # the same in all pictures, so that they differ little
+    first, *others = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+    milliseconds = [1000 * every / fps] * len(others) + [2000]  # the last picture stays for a while
+    first.save(path, save_all=True, append_images=others, duration=milliseconds, loop=0)

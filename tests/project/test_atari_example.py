@@ -19,8 +19,8 @@ from rollserve_server.local import LocalServer
 EXAMPLE = Path(__file__).parents[2] / "examples" / "atari_ppo.py"
 PONG = rollserve.EnvSpec(atari_ppo.ENV, vectorization="native", num_rows=2)
 LINE = re.compile(
-    r"iteration +\d+: (?P<steps>[\d,]+) steps, mean return none yet, policy loss (?P<policy>\S+), "
-    r"value loss (?P<value>\S+), entropy (?P<entropy>\S+), [\d,]+ steps/s, [\d,]+ without learning"
+    r" +(?P<steps>[\d,]+) steps, mean return nan, policy (?P<policy>\S+), value (?P<value>\S+), "
+    r"entropy (?P<entropy>\S+), seconds sampling \S+, seconds learning \S+, [\d,]+ steps/s"
 )
 
 
@@ -30,15 +30,18 @@ def log_probs_of(logits: np.ndarray, actions: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_command_trains_some_iterations(server: LocalServer) -> None:
-    options = ["--iterations", "2", "--rows", "2", "--steps", "16", "--server", server.address]
-    shown = subprocess.run([sys.executable, EXAMPLE, *options], capture_output=True, text=True, check=False)
+def test_command_trains_some_iterations(server: LocalServer, tmp_path: Path) -> None:
+    options = ["--steps", "1024", "--rows", "2", "--size", "42", "--server", server.address]
+    command = [sys.executable, EXAMPLE, *options, "--out", tmp_path, "--video", tmp_path / "pong.gif"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stdout + shown.stderr
-    lines = [LINE.fullmatch(line) for line in shown.stdout.splitlines()]
-    assert len(lines) == 2
+    *trained, evaluation = shown.stdout.splitlines()
+    assert re.fullmatch(r"evaluation: return -2\d\.\d+ .*", evaluation)
+    assert (tmp_path / "pong.gif").read_bytes().startswith(b"GIF89a")
+    lines = [LINE.fullmatch(line) for line in trained]
+    assert [line and line["steps"] for line in lines] == ["512", "1,024"], shown.stdout
     for line in lines:
-        assert line is not None, shown.stdout
-        assert line["steps"] == "64"
+        assert line is not None
         losses = [float(line[name]) for name in ("policy", "value", "entropy")]
         assert np.isfinite(losses).all()
         assert 0 < losses[2] <= np.log(6) + 1e-3  # of Pong's six actions

@@ -24,7 +24,7 @@ def run(trainer: str, server: LocalServer, out: Path, *options: str) -> list[str
 
 
 def test_team_makes_an_iteration(thread_server: LocalServer, tmp_path: Path) -> None:
-    (line,) = run("multi_agent", thread_server, tmp_path, "--steps", "1")
+    line, *_ = run("multi_agent", thread_server, tmp_path, "--steps", "1")
     assert "3,000 steps, mean return -2" in line
 
 
