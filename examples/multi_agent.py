@@ -11,6 +11,7 @@ Needs `rollserve[plot]`; without `--server`, `rollserve-server[pettingzoo]`.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -87,9 +88,8 @@ def train(sampler: rollserve.Sampler, team: Team, run: TrainingRun, num_steps: i
 
 def frames_of(batch: rollserve.MultiAgentBatch) -> Iterator[np.ndarray]:
     """Replay an episode in plain PettingZoo, compare its observations, and yield its pictures."""
-    from mpe2 import simple_spread_v3  # here, because a trainer needs the client alone
-
-    env, joint = simple_spread_v3.parallel_env(render_mode="rgb_array"), batch.joint()
+    module: Any = importlib.import_module("mpe2.simple_spread_v3")  # here, because a trainer needs the client alone
+    env, joint = module.parallel_env(render_mode="rgb_array"), batch.joint()
     observations, _ = env.reset(seed=int(batch.policies[0].batch.env_seeds[0]))
     yield env.render()
     for step in range(batch.num_steps):

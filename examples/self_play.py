@@ -14,6 +14,7 @@ Needs `rollserve[plot]`; without `--server`, `rollserve-server[pettingzoo]`.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -118,9 +119,9 @@ def policy_map_of(side: int, snapshots: list[int]) -> dict[str, Any]:
 
 def frames_of(batch: rollserve.MultiAgentBatch) -> Iterator[np.ndarray]:
     """Replay an episode in plain PettingZoo, compare its observations, and yield its pictures."""
-    from pettingzoo.classic import connect_four_v3  # here, because a trainer needs the client alone
-
-    env, joint = connect_four_v3.env(render_mode="rgb_array"), batch.joint()
+    # Imported here, because a trainer needs the client alone.
+    module: Any = importlib.import_module("pettingzoo.classic.connect_four_v3")
+    env, joint = module.env(render_mode="rgb_array"), batch.joint()
     env.reset(seed=int(batch.policies[0].batch.env_seeds[0]))
     yield env.render()
     for step in range(batch.num_steps):

@@ -1,4 +1,4 @@
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -7,12 +7,12 @@ import numpy as np
 class Corridor(gym.Env[np.ndarray, np.int64]):
     """A corridor of `length` fields: the agent starts in the left half, and leaves on the right."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 4}
     observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
     def __init__(self, length: int = 10, render_mode: str | None = None) -> None:
         self.length, self.render_mode = length, render_mode
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": 4}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
