@@ -31,5 +31,4 @@ export default tseslint.config(
       ],
     },
   },
-  { files: ["scripts/*.mjs"], languageOptions: { globals: { process: "readonly" } } },
 );

@@ -7,7 +7,14 @@
 import { readFileSync } from "node:fs";
 import { createSecureContext } from "node:tls";
 
-import { ChannelCredentials, Client, credentials, Metadata, type ChannelOptions } from "@grpc/grpc-js";
+import {
+  ChannelCredentials,
+  Client,
+  credentials,
+  Metadata,
+  type ChannelOptions,
+  type Interceptor,
+} from "@grpc/grpc-js";
 
 import { CancelledError, InvalidArgumentError } from "./errors.js";
 import { SamplerService } from "./generated/rollserve/v1/sampler_service_pb.js";
@@ -17,14 +24,14 @@ import { nameProxy } from "./rpc_errors.js";
 /** The name of an RPC of the service, such as `ObtainSamples`. */
 export type RpcName = Capitalize<Extract<keyof typeof SamplerService.method, string>>;
 
-/** What a connection is encrypted with. */
+/** What a connection is encrypted with, each in PEM format: the path of a file, or its bytes. */
 export interface TlsOptions {
-  /** A PEM file with authorities, one of which signed the server's certificate; Node's own list by default. */
-  readonly ca?: string;
-  /** A PEM file with a certificate of the client, for servers that ask for one. */
-  readonly cert?: string;
-  /** A PEM file with its private key, without a password. */
-  readonly key?: string;
+  /** Authorities, one of which signed the server's certificate; Node's own list by default. */
+  readonly ca?: string | Uint8Array;
+  /** A certificate of the client, for servers that ask for one. */
+  readonly cert?: string | Uint8Array;
+  /** Its private key, without a password. */
+  readonly key?: string | Uint8Array;
 }
 
 /** Arguments of a connection. */
@@ -34,10 +41,18 @@ export interface ConnectionOptions extends TlsOptions {
    * to have signed the server's certificate. False by default.
    */
   readonly tls?: boolean;
-  /** A bearer token, for servers that ask who their clients are. Connections that leave this machine need TLS. */
-  readonly token?: string;
+  /**
+   * A bearer token, for servers that ask who their clients are, or a function that returns it, which is called for each
+   * call. Connections that leave this machine need TLS.
+   */
+  readonly token?: string | (() => string);
   /** A file with the token instead, which is read for each call. */
   readonly tokenFile?: string;
+  /**
+   * Interceptors of grpc-js, such as those of OpenTelemetry, the outermost one first. Requests and responses are
+   * serialized messages there, and all calls are streams of responses.
+   */
+  readonly interceptors?: readonly Interceptor[];
 }
 
 const GRPC_MESSAGE_BYTES = 4 * 1024 * 1024; // gRPC's own limit for messages that clients receive
@@ -93,7 +108,10 @@ export class Connection {
       channelOptions["grpc.enable_http_proxy"] = 0; // a proxy has another loopback address
     }
     this.#sampler = sampler;
-    this.#client = new Client(target, channelCredentials, channelOptions);
+    this.#client = new Client(target, channelCredentials, {
+      ...channelOptions,
+      interceptors: [...(options.interceptors ?? [])],
+    });
     const isProxied = !this.#client.getChannel().getTarget().endsWith(addressOf(target));
     this.#proxyVariable = isProxied ? PROXY_VARIABLES.find((name) => process.env[name]) : undefined;
   }
@@ -153,27 +171,44 @@ function credentialsOf({ tls, ca, cert, key }: ConnectionOptions): ChannelCreden
   }
   if ((cert === undefined) !== (key === undefined)) {
     const missing = cert === undefined ? "cert" : "key";
-    throw InvalidArgumentError.of(missing, "a file, because the other one of cert and key is given", undefined);
+    throw InvalidArgumentError.of(missing, "a value, because the other one of cert and key is given", undefined);
   }
   const files = { ca: read("ca", ca), cert: read("cert", cert), key: read("key", key) };
   try {
     createSecureContext({ ...(files.cert === null || files.key === null ? {} : { cert: files.cert, key: files.key }) });
   } catch (error) {
-    const expected = `the private key of ${cert ?? ""}, both in PEM format and without a password`;
-    throw InvalidArgumentError.of("key", expected, key, error instanceof Error ? error.message : "");
+    const expected = `the private key of ${shown(cert)}, both in PEM format and without a password`;
+    throw InvalidArgumentError.of("key", expected, shown(key), error instanceof Error ? error.message : "");
   }
   if (files.ca !== null && !files.ca.includes("-----BEGIN CERTIFICATE-----")) {
-    throw InvalidArgumentError.of("ca", "certificates in PEM format", ca);
+    throw InvalidArgumentError.of("ca", "certificates in PEM format", shown(ca));
   }
   return credentials.createSsl(files.ca, files.key, files.cert);
 }
 
-function read(field: string, path: string | undefined): Buffer | null {
-  try {
-    return path === undefined ? null : readFileSync(path);
-  } catch (error) {
-    throw InvalidArgumentError.of(field, "a readable file", path, error instanceof Error ? error.message : "");
+/** Return the content of a file, or bytes as they are. */
+function read(field: string, source: string | Uint8Array | undefined): Buffer | null {
+  if (source instanceof Uint8Array) {
+    return Buffer.from(source);
   }
+  if (source?.includes("-----BEGIN") === true) {
+    throw InvalidArgumentError.of(
+      field,
+      "the path of a file, or bytes",
+      "a text in PEM format",
+      "give Buffer.from(text)",
+    );
+  }
+  try {
+    return source === undefined ? null : readFileSync(source);
+  } catch (error) {
+    throw InvalidArgumentError.of(field, "a readable file", source, error instanceof Error ? error.message : "");
+  }
+}
+
+/** Return how errors name a source of PEM: keys are not shown. */
+function shown(source: string | Uint8Array | undefined): string {
+  return source instanceof Uint8Array ? `${String(source.byteLength)} bytes` : (source ?? "");
 }
 
 /** Return a function that returns the token for a call; undefined for no token. */
@@ -183,6 +218,9 @@ function tokenReader({ token, tokenFile }: ConnectionOptions): (() => string) | 
   }
   if (token === undefined && tokenFile === undefined) {
     return undefined;
+  }
+  if (typeof token === "function") {
+    return () => checkedToken("token", token());
   }
   const readToken = (): string =>
     token === undefined

@@ -130,6 +130,14 @@ export function connect(target: string, options: ConnectOptions = {}): Sampler {
  * with a PreconditionError (`UNEXPECTED_VERSION`) if another client has updated them since, unless `shared` is set.
  */
 export class Sampler implements AsyncDisposable {
+  /** The calls for environments with many agents, which return batches of many agents. */
+  readonly multiAgent = new MultiAgentSampler({
+    samples: (numSteps, options) => this.#stream(this.#samplesRequest(numSteps, options), options, OF_MANY_AGENTS),
+    exactEpisodes: (numEpisodesPerWorker, options) =>
+      this.#stream(this.#exactEpisodesRequest(numEpisodesPerWorker, options), options, OF_MANY_AGENTS),
+    fragments: (numSteps, options) => this.#stream(this.#fragmentsRequest(numSteps, options), options, OF_MANY_AGENTS),
+  });
+
   readonly #connection: Connection;
   readonly #name: string;
   readonly #timeoutSeconds: number;
@@ -267,17 +275,6 @@ export class Sampler implements AsyncDisposable {
   /** Stream what `obtainFragments` returns, batch by batch as it arrives. */
   streamFragments(numSteps: Integer, options: FragmentOptions = {}): SampleStream {
     return this.#stream(this.#fragmentsRequest(numSteps, options), options, OF_ONE_AGENT);
-  }
-
-  /** The calls for environments with many agents, which return batches of many agents. */
-  get multiAgent(): MultiAgentSampler {
-    return new MultiAgentSampler({
-      samples: (numSteps, options) => this.#stream(this.#samplesRequest(numSteps, options), options, OF_MANY_AGENTS),
-      exactEpisodes: (numEpisodesPerWorker, options) =>
-        this.#stream(this.#exactEpisodesRequest(numEpisodesPerWorker, options), options, OF_MANY_AGENTS),
-      fragments: (numSteps, options) =>
-        this.#stream(this.#fragmentsRequest(numSteps, options), options, OF_MANY_AGENTS),
-    });
   }
 
   /**

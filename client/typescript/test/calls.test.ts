@@ -73,7 +73,7 @@ test("test_connection_reaches_a_server_that_is_back_when_others_have_not", async
     await assert.rejects(early.status(), UnavailableError); // makes gRPC's next pause longer
   }
   const answer = toBinary(UpdateAgentResponseSchema, create(UpdateAgentResponseSchema, { policyVersion: 7n }));
-  await using back = await serve(() => [answer], Number(address.split(":")[1]));
+  await using back = await serve(() => [answer], { port: Number(address.split(":")[1]) });
   assert.equal(back.address, address);
   await using sampler = connect(address);
   assert.equal(await sampler.updateAgent(new RandomAgent()), 7n);

@@ -31,11 +31,12 @@ export interface ScriptedServer extends AsyncDisposable {
 }
 
 /**
- * Serve on a port, or a free one; `script` returns what each call is answered with, and the call stays open after null.
+ * Serve on a port, or a free one, in clear or with credentials; `script` returns what each call is answered with, and
+ * the call stays open after null.
  */
 export async function serve(
   script: (call: Arrived, index: number) => readonly (Item | null)[],
-  at = 0,
+  { port: at = 0, credentials = ServerCredentials.createInsecure() } = {},
 ): Promise<ScriptedServer> {
   const calls: Arrived[] = [];
   const server = new Server();
@@ -78,7 +79,7 @@ export async function serve(
   );
   server.addService(definition, Object.fromEntries(rpcs.map((name) => [name, handle(name)])));
   const port = await new Promise<number>((resolve, reject) => {
-    server.bindAsync(`127.0.0.1:${String(at)}`, ServerCredentials.createInsecure(), (error, bound) => {
+    server.bindAsync(`127.0.0.1:${String(at)}`, credentials, (error, bound) => {
       if (error === null) {
         resolve(bound);
       } else {
