@@ -26,6 +26,7 @@ _PLACES = {
     "conformance/pyproject.toml": r'^version = "(.*)"$|"rollserve(?:-server)?==(.*)"',
     "server/src/rollserve_server/__init__.py": r'^__version__ = "(.*)"$',
     "client/cpp/CMakeLists.txt": r"^project\(rollserve VERSION (\S+) ",
+    "client/cpp/packaging/vcpkg/rollserve/vcpkg.json": r'^  "version": "(.*)",$',
     "client/java/pom.xml": r"^  <version>(.*)</version>$",
     "client/java/README.md": r"rollserve-client:([\d.]+)`",
     "client/typescript/package.json": r'^  "version": "(.*)",$',

@@ -1,38 +1,43 @@
 #include "call_control.h"
 
+#include <grpcpp/client_context.h>
+
 #include <algorithm>
 
 #include "failures.h"
+#include "rollserve/cancellation.h"
 
-namespace rollserve::internal {
+namespace rollserve {
 
-void CallControl::cancel(const std::string& owner) noexcept {
+namespace internal {
+
+void CallControl::cancel(const std::string& cause) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!cancelled_owner_.empty()) return;
-  cancelled_owner_ = owner;
+  if (!cause_.empty()) return;
+  cause_ = cause;
   if (context_ != nullptr) context_->TryCancel();
   changed_.notify_all();
 }
 
 bool CallControl::is_cancelled() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return !cancelled_owner_.empty();
+  return !cause_.empty();
 }
 
 void CallControl::raise_cancelled() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  raise({"the " + cancelled_owner_ + " was closed", {StatusCode::Cancelled, "", "", ""}});
+  raise({cause_, {StatusCode::Cancelled, "", "", ""}});
 }
 
 void CallControl::sleep(Milliseconds time) {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait_for(lock, time, [this] { return !cancelled_owner_.empty(); });
+  changed_.wait_for(lock, time, [this] { return !cause_.empty(); });
 }
 
 void CallControl::attach(grpc::ClientContext& context) {
   const std::lock_guard<std::mutex> lock(mutex_);
   context_ = &context;
-  if (!cancelled_owner_.empty()) context.TryCancel();
+  if (!cause_.empty()) context.TryCancel();
 }
 
 void CallControl::detach() noexcept {
@@ -40,22 +45,33 @@ void CallControl::detach() noexcept {
   context_ = nullptr;
 }
 
-std::shared_ptr<CallControl> OpenCalls::open() {
-  auto control = std::make_shared<CallControl>();
+void CallGroup::add(const std::shared_ptr<CallControl>& call) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (closed_) control->cancel("sampler");
-  const auto is_over = [](const auto& call) { return call.expired(); };
+  if (is_cancelled_) call->cancel(cause_);
+  const auto is_over = [](const auto& each) { return each.expired(); };
   calls_.erase(std::remove_if(calls_.begin(), calls_.end(), is_over), calls_.end());
-  calls_.push_back(control);
-  return control;
+  calls_.push_back(call);
 }
 
-void OpenCalls::close() noexcept {
+void CallGroup::cancel() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  closed_ = true;
-  for (const auto& call : calls_) {
-    if (const auto control = call.lock()) control->cancel("sampler");
+  is_cancelled_ = true;
+  for (const auto& each : calls_) {
+    if (const auto call = each.lock()) call->cancel(cause_);
   }
 }
 
-}  // namespace rollserve::internal
+bool CallGroup::is_cancelled() const noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return is_cancelled_;
+}
+
+}  // namespace internal
+
+Cancellation::Cancellation() : calls_(std::make_shared<internal::CallGroup>("the call was cancelled")) {}
+
+void Cancellation::cancel() const noexcept { calls_->cancel(); }
+
+bool Cancellation::is_cancelled() const noexcept { return calls_->is_cancelled(); }
+
+}  // namespace rollserve

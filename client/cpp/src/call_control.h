@@ -1,7 +1,5 @@
 #pragma once
 
-#include <grpcpp/client_context.h>
-
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -10,6 +8,10 @@
 
 #include "deadline.h"
 
+namespace grpc {
+class ClientContext;
+}
+
 namespace rollserve::internal {
 
 /// What other threads can do to a call: cancel it, whatever it is doing. Thread-safe.
@@ -17,8 +19,8 @@ class CallControl {
  public:
   /// Cancel the call, and all later RPCs of it.
   ///
-  /// @param owner what was closed, for the error: `stream` or `sampler`.
-  void cancel(const std::string& owner) noexcept;
+  /// @param cause what was done, for the error, such as `the stream was closed`.
+  void cancel(const std::string& cause) noexcept;
   /// Whether the call was cancelled.
   bool is_cancelled() const;
   /// Throw the CancelledError of a call that was cancelled.
@@ -34,21 +36,29 @@ class CallControl {
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::string cancelled_owner_;  // empty if the call was not cancelled
+  std::string cause_;  // empty if the call was not cancelled
   grpc::ClientContext* context_ = nullptr;
 };
 
-/// The calls of a sampler that are open. Thread-safe.
-class OpenCalls {
+/// Calls that are cancelled together. Thread-safe.
+class CallGroup {
  public:
-  /// Return the control of a new call, which is cancelled at once if the sampler was closed.
-  std::shared_ptr<CallControl> open();
+  /// Make a group.
+  ///
+  /// @param cause what cancel() stands for, as CallControl::cancel() wants it.
+  explicit CallGroup(std::string cause) : cause_(std::move(cause)) {}
+
+  /// Add a call, which is cancelled at once if the group was.
+  void add(const std::shared_ptr<CallControl>& call);
   /// Cancel all calls, and later ones.
-  void close() noexcept;
+  void cancel() noexcept;
+  /// Whether the group was cancelled.
+  bool is_cancelled() const noexcept;
 
  private:
-  std::mutex mutex_;
-  bool closed_ = false;
+  const std::string cause_;
+  mutable std::mutex mutex_;
+  bool is_cancelled_ = false;
   std::vector<std::weak_ptr<CallControl>> calls_;
 };
 

@@ -1,6 +1,8 @@
 #include "connection.h"
 
 #include <arpa/inet.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
@@ -10,8 +12,14 @@
 #include <initializer_list>
 #include <iostream>
 #include <sstream>
+#include <utility>
 
-namespace rollserve::internal {
+#include "failures.h"
+#include "rollserve/grpc.h"
+
+namespace rollserve {
+
+namespace internal {
 
 namespace {
 
@@ -88,10 +96,14 @@ std::string read_file(const char* field, const std::string& path, const char* ex
   return content.str();
 }
 
-std::string read_pem(const char* field, const std::string& path, const char* label, const char* expected) {
-  if (path.empty()) return "";
-  std::string content = read_file(field, path, expected);
-  if (content.find(std::string(label) + "-----") == std::string::npos) raise_invalid(field, expected, path);
+/// Return what is in PEM format: a text as it is, or the content of the file at a path. Errors do not show it.
+std::string read_pem(const char* field, const std::string& source, const char* label, const char* expected) {
+  if (source.empty()) return "";
+  const bool is_text = source.find("-----BEGIN ") != std::string::npos;
+  std::string content = is_text ? source : read_file(field, source, expected);
+  if (content.find(std::string(label) + "-----") == std::string::npos) {
+    raise_invalid(field, expected, is_text ? "another text in PEM format" : source);
+  }
   return content;
 }
 
@@ -113,8 +125,9 @@ std::string token_of(const Config& config) {
   return token;
 }
 
-void check(const std::string& target, const Config& config) {
-  if (target.empty()) raise_invalid("target", "HOST:PORT, such as 127.0.0.1:50051", "nothing");
+void warn_on_standard_error(const std::string& warning) { std::cerr << "rollserve: " << warning << '\n'; }
+
+void check(const Config& config) {
   if (config.timeout <= Milliseconds::zero()) {
     raise_invalid("timeout", "a positive time", text_of(config.timeout));
   }
@@ -127,13 +140,17 @@ void check(const std::string& target, const Config& config) {
   if (config.cert.empty() != config.key.empty()) {
     raise_invalid(config.cert.empty() ? "cert" : "key", "both cert and key, or neither", "one of them");
   }
-  if (!has_token(config)) return;
-  if (!is_encrypted(config) && !is_local(target)) {
+  if (has_token(config)) token_of(config);
+}
+
+void check(const std::string& target, const Config& config) {
+  if (target.empty()) raise_invalid("target", "HOST:PORT, such as 127.0.0.1:50051", "nothing");
+  check(config);
+  if (has_token(config) && !is_encrypted(config) && !is_local(target)) {
     raise_invalid("token",
                   "an encrypted connection, because others in the network could read the token (give tls or ca)",
                   "none to " + target);
   }
-  token_of(config);
 }
 
 std::shared_ptr<grpc::ChannelCredentials> credentials_of(const Config& config) {
@@ -145,31 +162,28 @@ std::shared_ptr<grpc::ChannelCredentials> credentials_of(const Config& config) {
   return grpc::SslCredentials(options);
 }
 
-std::shared_ptr<grpc::Channel> channel_to(const std::string& target, const Config& config) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(std::max(static_cast<int>(config.max_message_bytes), min_received_bytes));
-  arguments.SetMaxSendMessageSize(-1);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit, because a long update brings no data
-  // A server that is back should be noticed within seconds; gRPC's own pauses grow to two minutes.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
-  // Another connection of this process to a server that was away would otherwise share the pause before the next
-  // attempt.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  if (is_local(target)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // which has another loopback address
-  return grpc::CreateCustomChannel(target, credentials_of(config), arguments);
-}
-
 }  // namespace
 
 Connection::Connection(const std::string& target, const Config& config)
     : config_(config), own_versions_(config.shared) {
   check(target, config);
-  if (!config_.warn) config_.warn = [](const std::string& warning) { std::cerr << "rollserve: " << warning << '\n'; };
+  if (!config_.warn) config_.warn = warn_on_standard_error;
   contact_.proxy_variable = proxy_variable_of(target);
-  stub_ = v1::SamplerService::NewStub(channel_to(target, config));
+  channel_ = grpc::CreateCustomChannel(target, credentials_of(config), channel_arguments(target, config));
+}
+
+Connection::Connection(std::shared_ptr<grpc::Channel> channel, const Config& config)
+    : config_(config), channel_(std::move(channel)), own_versions_(config.shared) {
+  check(config);
+  if (is_encrypted(config)) raise_invalid("tls", "no TLS beside a channel, which has its own credentials", "some");
+  if (!config_.warn) config_.warn = warn_on_standard_error;
+}
+
+std::shared_ptr<CallControl> Connection::open_call(const std::optional<Cancellation>& cancellation) {
+  auto control = std::make_shared<CallControl>();
+  calls_.add(control);
+  if (cancellation) cancellation->calls_->add(control);
+  return control;
 }
 
 void Connection::prepare(grpc::ClientContext& context) const {
@@ -182,4 +196,59 @@ Milliseconds Connection::timeout_of(std::optional<Milliseconds> timeout) const {
   return timeout.value_or(config_.timeout);
 }
 
-}  // namespace rollserve::internal
+void Connection::receive_answer(const std::string& name, const std::string& request, const CallOptions& options,
+                                Milliseconds work, const std::function<Rpc::Outcome(Rpc&)>& read) {
+  const Milliseconds timeout = timeout_of(options.timeout);
+  const bool has_work = !options.timeout && timeout < Milliseconds::max() - work;
+  const TimeLimits limits(timeout, has_work ? timeout + work : timeout);
+  const auto control = open_call(options.cancellation);
+  Interruptions interruptions(contact_, limits);
+  while (true) {
+    Rpc rpc(*this, *control, limits.until, name, request);
+    const bool has_answer = read(rpc) == Rpc::Outcome::Message;
+    if (has_answer && read(rpc) == Rpc::Outcome::Message) throw Malformed("answer", "one", "several");
+    if (rpc.is_ok()) {
+      if (!has_answer) throw Malformed("answer", "one", "none");
+      contact_.was_made = true;
+      return;
+    }
+    if (control->is_cancelled()) control->raise_cancelled();
+    const Failure failure = rpc.failure();
+    if (failure.details.code == StatusCode::DeadlineExceeded && failure.details.reason.empty()) {
+      if (interruptions.last()) raise(*interruptions.last());  // the last attempt had only the rest of the time
+      raise({"timeout: no answer for " + text_of(*limits.deadline), {StatusCode::DeadlineExceeded, "", "timeout", ""}});
+    }
+    interruptions.pause(*control, failure, false, false);
+  }
+}
+
+}  // namespace internal
+
+grpc::ChannelArguments channel_arguments(const std::string& target, const Config& config) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(
+      std::max(static_cast<int>(config.max_message_bytes), internal::min_received_bytes));
+  arguments.SetMaxSendMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit, because a long update brings no data
+  // A server that is back should be noticed within seconds; gRPC's own pauses grow to two minutes.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
+  // Another connection of this process to a server that was away would otherwise share the pause before the next
+  // attempt.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (internal::is_local(target))
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // which has another loopback address
+  return arguments;
+}
+
+Sampler connect(std::shared_ptr<grpc::Channel> channel, const Config& config) {
+  return Sampler(std::make_shared<internal::Connection>(std::move(channel), config));
+}
+
+std::shared_ptr<grpc::Channel> channel_of(const Sampler& sampler) { return sampler.connection().channel(); }
+
+void prepare(const Sampler& sampler, grpc::ClientContext& context) { sampler.connection().prepare(context); }
+
+}  // namespace rollserve

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <grpcpp/channel.h>
-#include <grpcpp/client_context.h>
+#include <google/protobuf/message_lite.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,8 +11,12 @@
 #include "interruptions.h"
 #include "own_versions.h"
 #include "rollserve/options.h"
-#include "rollserve/v1/sampler_service.grpc.pb.h"
-#include "rpc_errors.h"
+#include "rpc.h"
+
+namespace grpc {
+class Channel;
+class ClientContext;
+}  // namespace grpc
 
 namespace rollserve::internal {
 
@@ -26,17 +30,24 @@ class Connection {
   ///
   /// @throws InvalidArgumentError for a target or a configuration that cannot be used.
   Connection(const std::string& target, const Config& config);
+  /// Check the configuration, and call through a channel.
+  ///
+  /// @throws InvalidArgumentError for a configuration that cannot be used.
+  Connection(std::shared_ptr<grpc::Channel> channel, const Config& config);
 
   /// Return the configuration.
   const Config& config() const { return config_; }
-  /// Return the generated client.
-  v1::SamplerService::Stub& stub() { return *stub_; }
+  /// Return the channel.
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   /// Return the versions that the client expects in its calls.
   OwnVersions& own_versions() { return own_versions_; }
   /// Return whether the server has ever answered, and by which way.
   Contact& contact() { return contact_; }
-  /// Return the open calls.
-  OpenCalls& open_calls() { return open_calls_; }
+
+  /// Return the control of a new call, which close() and a cancellation end.
+  std::shared_ptr<CallControl> open_call(const std::optional<Cancellation>& cancellation);
+  /// End all calls, and later ones.
+  void close() noexcept { calls_.cancel(); }
 
   /// Add the metadata of a call: its token and its sampler's name.
   ///
@@ -51,48 +62,28 @@ class Connection {
   /// Make a call with a single answer. If a server that has answered before is away, or is lost before its answer, the
   /// call is made again, within its time. An update may then be made twice, with the same result and a version more.
   ///
-  /// @param timeout the time of the call; by default that of the configuration, and the further time `work`.
-  template <class Request, class Response>
-  Response answer(grpc::Status (v1::SamplerService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                  const Request& request, std::optional<Milliseconds> timeout, Milliseconds work = Milliseconds{0});
+  /// @tparam Response a message, or std::string for a serialized one.
+  /// @param rpc the name of the RPC.
+  /// @param request the serialized request.
+  /// @param options options of the call; by default, it has the time of the configuration, and the further time `work`.
+  template <class Response>
+  Response answer(const std::string& rpc, const std::string& request, const CallOptions& options,
+                  Milliseconds work = Milliseconds{0}) {
+    Response response;
+    const auto read = [&](Rpc& running) { return running.read(response, Milliseconds::max()); };
+    receive_answer(rpc, request, options, work, read);
+    return response;
+  }
 
  private:
+  void receive_answer(const std::string& rpc, const std::string& request, const CallOptions& options, Milliseconds work,
+                      const std::function<Rpc::Outcome(Rpc&)>& read);
+
   Config config_;
-  std::unique_ptr<v1::SamplerService::Stub> stub_;
+  std::shared_ptr<grpc::Channel> channel_;
   OwnVersions own_versions_;
   Contact contact_;
-  OpenCalls open_calls_;
+  CallGroup calls_{"the sampler was closed"};
 };
-
-template <class Request, class Response>
-Response Connection::answer(grpc::Status (v1::SamplerService::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                                             Response*),
-                            const Request& request, std::optional<Milliseconds> timeout, Milliseconds work) {
-  Milliseconds time = timeout_of(timeout);
-  if (!timeout && time < Milliseconds::max() - work) time += work;
-  const TimeLimits limits(timeout_of(timeout), time);
-  const auto control = open_calls_.open();
-  Interruptions interruptions(contact_, limits);
-  while (true) {
-    Response response;
-    grpc::ClientContext context;
-    context.set_deadline(limits.until.for_grpc());
-    prepare(context);
-    control->attach(context);
-    const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
-    control->detach();
-    if (status.ok()) {
-      contact_.was_made = true;
-      return response;
-    }
-    if (control->is_cancelled()) control->raise_cancelled();
-    const Failure failure = failure_of(status, context);
-    if (failure.details.code == StatusCode::DeadlineExceeded && failure.details.reason.empty()) {
-      if (interruptions.last()) raise(*interruptions.last());  // the last attempt had only the rest of the time
-      raise({"timeout: no answer for " + text_of(time), {StatusCode::DeadlineExceeded, "", "timeout", ""}});
-    }
-    interruptions.pause(*control, failure, false, false);
-  }
-}
 
 }  // namespace rollserve::internal

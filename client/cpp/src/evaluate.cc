@@ -8,7 +8,6 @@
 #include "joining.h"
 #include "records.h"
 #include "resumption.h"
-#include "server_stream.h"
 
 namespace rollserve::internal {
 
@@ -26,28 +25,29 @@ void repeat_from(v1::EvaluationOptions& options, const v1::Beginning& beginning)
 
 /// Make a call, and take its responses, until it ends well.
 ///
-/// @param start starts an RPC, as ServerStream wants it; called again after each interruption.
+/// @param rpc_name the name of the RPC.
+/// @param start called before each RPC, also after an interruption.
 /// @param take takes a response with something else than a beginning or progress.
-template <class Response, class Start, class Take>
-void receive(Connection& connection, v1::EvaluationOptions& options, const TimeLimits& limits, const Start& start,
-             const Take& take) {
-  const auto control = connection.open_calls().open();
+template <class Response, class Request, class Start, class Take>
+void receive(Connection& connection, const char* rpc_name, Request& request, const TimeLimits& limits,
+             const EvaluationOptions& options, const Start& start, const Take& take) {
+  const auto control = connection.open_call(options.cancellation);
   Interruptions interruptions(connection.contact(), limits);
   bool has_begun = false;
   bool can_repeat = false;
-  using Rpc = ServerStream<Response>;
   while (true) {
-    auto rpc = std::make_unique<Rpc>(connection, *control, limits.until, start);
+    start();
+    auto rpc = std::make_unique<Rpc>(connection, *control, limits.until, rpc_name, request.SerializeAsString());
     auto outcome = Rpc::Outcome::Message;
     while (true) {
       Response response;
-      outcome = rpc->read(&response, limits.timeout);
+      outcome = rpc->read(response, limits.timeout);
       if (outcome != Rpc::Outcome::Message) break;
       connection.contact().was_made = true;
       if (response.has_beginning()) {
         has_begun = true;
         can_repeat = is_repeatable(response.beginning().reproducibility());
-        repeat_from(options, response.beginning());
+        repeat_from(*request.mutable_options(), response.beginning());
       } else if (response.has_progress()) {
         interruptions.wait_for(response.progress().waiting_for());
         if (const auto& warning = response.progress().warning(); !warning.empty()) connection.config().warn(warning);
@@ -57,8 +57,8 @@ void receive(Connection& connection, v1::EvaluationOptions& options, const TimeL
     }
     if (control->is_cancelled()) control->raise_cancelled();
     if (outcome == Rpc::Outcome::Silence) interruptions.raise_silence();
-    if (rpc->status().ok()) return;
-    const Failure failure = failure_of(rpc->status(), rpc->context());
+    if (rpc->is_ok()) return;
+    const Failure failure = rpc->failure();
     rpc.reset();
     interruptions.pause(*control, failure, has_begun, can_repeat);
   }
@@ -67,16 +67,15 @@ void receive(Connection& connection, v1::EvaluationOptions& options, const TimeL
 constexpr const char* without_evaluation = "the stream ended without its evaluation";
 
 Evaluation received(Connection& connection, v1::EvaluateRequest& request, const TimeLimits& limits,
-                    bool returns_episodes) {
+                    const EvaluationOptions& options) {
   std::optional<Evaluation> evaluation;
   std::vector<EpisodeBatch> batches;
   std::vector<MultiAgentBatch> multi_agent_batches;
-  const auto start = [&](auto* context, auto* queue) {
+  const auto start = [&] {
     batches.clear();  // a repeated call delivers all episodes again
     multi_agent_batches.clear();
-    return connection.stub().PrepareAsyncEvaluate(context, request, queue);
   };
-  receive<v1::EvaluateResponse>(connection, *request.mutable_options(), limits, start, [&](auto& response) {
+  receive<v1::EvaluateResponse>(connection, "Evaluate", request, limits, options, start, [&](auto& response) {
     if (response.has_batch()) batches.push_back(batch_of(*response.mutable_batch(), 0));
     if (response.has_multi_agent_batch()) {
       multi_agent_batches.push_back(batch_of(*response.mutable_multi_agent_batch()));
@@ -84,23 +83,22 @@ Evaluation received(Connection& connection, v1::EvaluateRequest& request, const 
     if (response.has_evaluation()) evaluation = evaluation_of(response.evaluation());
   });
   if (!evaluation) throw Malformed(without_evaluation);
-  if (returns_episodes && evaluation->agent_returns) {
+  if (options.return_episodes && evaluation->agent_returns) {
     evaluation->multi_agent_episodes = join_batches(std::move(multi_agent_batches), evaluation->account);
-  } else if (returns_episodes) {
+  } else if (options.return_episodes) {
     evaluation->episodes = join_batches(std::move(batches), evaluation->account);
   }
   return std::move(*evaluation);
 }
 
-PopulationEvaluation received(Connection& connection, v1::EvaluatePopulationRequest& request,
-                              const TimeLimits& limits) {
+PopulationEvaluation received(Connection& connection, v1::EvaluatePopulationRequest& request, const TimeLimits& limits,
+                              const EvaluationOptions& options) {
   std::optional<PopulationEvaluation> evaluation;
-  const auto start = [&](auto* context, auto* queue) {
-    return connection.stub().PrepareAsyncEvaluatePopulation(context, request, queue);
-  };
-  receive<v1::EvaluatePopulationResponse>(connection, *request.mutable_options(), limits, start, [&](auto& response) {
+  const auto take = [&](const auto& response) {
     if (response.has_evaluation()) evaluation = evaluation_of(response.evaluation());
-  });
+  };
+  receive<v1::EvaluatePopulationResponse>(
+      connection, "EvaluatePopulation", request, limits, options, [] {}, take);
   if (!evaluation) throw Malformed(without_evaluation);
   return std::move(*evaluation);
 }
@@ -108,18 +106,18 @@ PopulationEvaluation received(Connection& connection, v1::EvaluatePopulationRequ
 }  // namespace
 
 Evaluation evaluate(Connection& connection, v1::EvaluateRequest& request, const TimeLimits& limits,
-                    bool returns_episodes) {
+                    const EvaluationOptions& options) {
   try {
-    return received(connection, request, limits, returns_episodes);
+    return received(connection, request, limits, options);
   } catch (const Malformed& violation) {
     raise_malformed(violation.what());
   }
 }
 
-PopulationEvaluation evaluate(Connection& connection, v1::EvaluatePopulationRequest& request,
-                              const TimeLimits& limits) {
+PopulationEvaluation evaluate_population(Connection& connection, v1::EvaluatePopulationRequest& request,
+                                         const TimeLimits& limits, const EvaluationOptions& options) {
   try {
-    return received(connection, request, limits);
+    return received(connection, request, limits, options);
   } catch (const Malformed& violation) {
     raise_malformed(violation.what());
   }

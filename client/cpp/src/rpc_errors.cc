@@ -19,7 +19,7 @@ std::string value_of(const std::string& message, int number) {
   for (int i = 0; i < fields.field_count(); ++i) {
     const UnknownField& field = fields.field(i);
     if (field.number() == number && field.type() == UnknownField::TYPE_LENGTH_DELIMITED) {
-      return field.length_delimited();
+      return std::string(field.length_delimited());
     }
   }
   return "";
@@ -34,7 +34,7 @@ std::string field_of(const std::string& status_details) {
   for (int i = 0; i < status.field_count(); ++i) {
     const UnknownField& field = status.field(i);
     if (field.number() != 3 || field.type() != UnknownField::TYPE_LENGTH_DELIMITED) continue;
-    const std::string& detail = field.length_delimited();
+    const std::string detail(field.length_delimited());  // a view, by newer versions of protobuf
     if (value_of(detail, 1) != "type.googleapis.com/google.rpc.BadRequest") continue;
     return value_of(value_of(value_of(detail, 2), 1), 1);
   }

@@ -13,7 +13,6 @@
 namespace rollserve {
 
 using internal::Connection;
-using Stub = v1::SamplerService::Stub;
 
 namespace {
 
@@ -41,7 +40,8 @@ std::int64_t send(Connection& connection, v1::UpdateAgentRequest& request, const
   request.set_sampler(connection.config().sampler);
   request.set_skip_if_identical(options.skip_if_identical);
   connection.own_versions().expect_in(request);
-  const auto response = connection.answer(&Stub::UpdateAgent, std::as_const(request), options.timeout);
+  const auto response = read_answer(
+      [&] { return connection.answer<v1::UpdateAgentResponse>("UpdateAgent", request.SerializeAsString(), options); });
   connection.own_versions().set_agent(response.policy_version(), response.environment_version());
   return response.policy_version();
 }
@@ -49,15 +49,20 @@ std::int64_t send(Connection& connection, v1::UpdateAgentRequest& request, const
 EnvUpdated send(Connection& connection, v1::UpdateEnvRequest& request, const CallOptions& options) {
   request.set_sampler(connection.config().sampler);
   connection.own_versions().expect_in(request);
-  auto response = connection.answer(&Stub::UpdateEnv, std::as_const(request), options.timeout, internal::making_time);
-  connection.own_versions().set_env(response.environment_version());
-  return read_answer([&] { return internal::env_updated_of(response); });
+  return read_answer([&] {
+    auto response = connection.answer<v1::UpdateEnvResponse>("UpdateEnv", request.SerializeAsString(), options,
+                                                             internal::making_time);
+    connection.own_versions().set_env(response.environment_version());
+    return internal::env_updated_of(response);
+  });
 }
 
 }  // namespace
 
 Sampler::Sampler(const std::string& target, const Config& config)
     : connection_(std::make_shared<Connection>(target, config)) {}
+
+Sampler::Sampler(std::shared_ptr<internal::Connection> connection) : connection_(std::move(connection)) {}
 
 Sampler::Sampler(Sampler&&) noexcept = default;
 
@@ -70,7 +75,7 @@ Sampler& Sampler::operator=(Sampler&& other) noexcept {
 Sampler::~Sampler() { close(); }
 
 void Sampler::close() noexcept {
-  if (connection_) connection_->open_calls().close();
+  if (connection_) connection_->close();
 }
 
 std::int64_t Sampler::update_agent(const AgentUpdate& agent, const UpdateAgentOptions& options) {
@@ -112,8 +117,10 @@ std::vector<std::string> Sampler::call_environments(const std::string& method,
   for (const std::string& argument : arguments_json) request.add_arguments_json(argument);
   if (options.env_version) request.set_environment_version(*options.env_version);
   connection_->own_versions().expect_in(request);
-  const auto response =
-      connection_->answer(&Stub::CallEnvironments, std::as_const(request), options.timeout, internal::making_time);
+  const auto response = read_answer([&] {
+    return connection_->answer<v1::CallEnvironmentsResponse>("CallEnvironments", request.SerializeAsString(), options,
+                                                             internal::making_time);
+  });
   return {response.values_json().begin(), response.values_json().end()};
 }
 
@@ -161,7 +168,7 @@ Evaluation Sampler::evaluate(std::uint32_t num_episodes, const EvaluationOptions
     internal::write_compressions(connection_->config().compression, *delivery.mutable_accept_compression());
     delivery.set_accept_frame_stacks(true);
   }
-  return internal::evaluate(*connection_, request, internal::limits_of(*connection_, options), options.return_episodes);
+  return internal::evaluate(*connection_, request, internal::limits_of(*connection_, options), options);
 }
 
 PopulationEvaluation Sampler::evaluate_population(const Parameters& parameters, std::uint32_t num_episodes,
@@ -173,14 +180,20 @@ PopulationEvaluation Sampler::evaluate_population(const Parameters& parameters, 
   internal::write_named("parameters", parameters, *request.mutable_parameters()->mutable_tensors());
   *request.mutable_options() = internal::message_of(options);
   connection_->own_versions().expect_in(*request.mutable_options());
-  return internal::evaluate(*connection_, request, internal::limits_of(*connection_, options));
+  return internal::evaluate_population(*connection_, request, internal::limits_of(*connection_, options), options);
 }
 
 Status Sampler::status(const CallOptions& options) {
   v1::GetSamplerRequest request;
   request.set_sampler(connection_->config().sampler);
-  auto response = connection_->answer(&Stub::GetSampler, std::as_const(request), options.timeout);
-  return read_answer([&] { return internal::status_of(response); });
+  return read_answer([&] {
+    auto response = connection_->answer<v1::GetSamplerResponse>("GetSampler", request.SerializeAsString(), options);
+    return internal::status_of(response);
+  });
+}
+
+std::string Sampler::call(const std::string& rpc, const std::string& request, const CallOptions& options) {
+  return read_answer([&] { return connection_->answer<std::string>(rpc, request, options); });
 }
 
 }  // namespace rollserve

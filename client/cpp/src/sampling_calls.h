@@ -42,8 +42,8 @@ void check_joinable(const SamplingOptions& options);
 template <class Batch>
 BasicStream<Batch> started(const std::shared_ptr<Connection>& connection, SamplingRequest request,
                            const SamplingOptions& options) {
-  return BasicStream<Batch>(
-      std::make_unique<StreamState<Batch>>(connection, std::move(request), limits_of(*connection, options)));
+  return BasicStream<Batch>(std::make_unique<StreamState<Batch>>(
+      connection, std::move(request), limits_of(*connection, options), options.cancellation));
 }
 
 }  // namespace rollserve::internal

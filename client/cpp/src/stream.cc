@@ -8,7 +8,6 @@
 #include "failures.h"
 #include "joining.h"
 #include "records.h"
-#include "server_stream.h"
 #include "stream_state.h"
 
 namespace rollserve {
@@ -17,70 +16,9 @@ namespace internal {
 
 namespace {
 
-/// Return a response of ObtainExactEpisodes as one of ObtainSamples, which has the same fields, without copies.
-void convert(v1::ObtainExactEpisodesResponse& from, v1::ObtainSamplesResponse& to) {
-  switch (from.content_case()) {
-    case v1::ObtainExactEpisodesResponse::kBeginning:
-      return to.mutable_beginning()->Swap(from.mutable_beginning());
-    case v1::ObtainExactEpisodesResponse::kBatch:
-      return to.mutable_batch()->Swap(from.mutable_batch());
-    case v1::ObtainExactEpisodesResponse::kProgress:
-      return to.mutable_progress()->Swap(from.mutable_progress());
-    case v1::ObtainExactEpisodesResponse::kAccount:
-      return to.mutable_account()->Swap(from.mutable_account());
-    case v1::ObtainExactEpisodesResponse::kJoined:
-      return to.mutable_joined()->Swap(from.mutable_joined());
-    case v1::ObtainExactEpisodesResponse::kMultiAgentBatch:
-      return to.mutable_multi_agent_batch()->Swap(from.mutable_multi_agent_batch());
-    default:
-      return to.Clear();
-  }
-}
+const char* rpc_of(const v1::ObtainSamplesRequest&) { return "ObtainSamples"; }
 
-}  // namespace
-
-class SamplingRpc {
- public:
-  using Samples = ServerStream<v1::ObtainSamplesResponse>;
-  using ExactEpisodes = ServerStream<v1::ObtainExactEpisodesResponse>;
-
-  SamplingRpc(Connection& connection, CallControl& control, const Deadline& until, SamplingRequest& request) {
-    auto& stub = connection.stub();
-    if (auto* samples = std::get_if<v1::ObtainSamplesRequest>(&request)) {
-      rpc_.emplace<Samples>(connection, control, until, [&](auto* context, auto* queue) {
-        return stub.PrepareAsyncObtainSamples(context, *samples, queue);
-      });
-    } else {
-      rpc_.emplace<ExactEpisodes>(connection, control, until, [&](auto* context, auto* queue) {
-        return stub.PrepareAsyncObtainExactEpisodes(context, std::get<v1::ObtainExactEpisodesRequest>(request), queue);
-      });
-    }
-  }
-
-  Samples::Outcome read(v1::ObtainSamplesResponse& response, Milliseconds timeout) {
-    if (auto* samples = std::get_if<Samples>(&rpc_)) return samples->read(&response, timeout);
-    v1::ObtainExactEpisodesResponse same;
-    const auto outcome = std::get<ExactEpisodes>(rpc_).read(&same, timeout);
-    if (outcome == ExactEpisodes::Outcome::Message) convert(same, response);
-    return static_cast<Samples::Outcome>(outcome);
-  }
-
-  bool is_ok() const {
-    if (const auto* samples = std::get_if<Samples>(&rpc_)) return samples->status().ok();
-    return std::get<ExactEpisodes>(rpc_).status().ok();
-  }
-
-  Failure failure() const {
-    if (const auto* samples = std::get_if<Samples>(&rpc_)) return failure_of(samples->status(), samples->context());
-    const auto& exact = std::get<ExactEpisodes>(rpc_);
-    return failure_of(exact.status(), exact.context());
-  }
-
- private:
-  std::variant<std::monostate, Samples, ExactEpisodes> rpc_;
-};
-
-namespace {
+const char* rpc_of(const v1::ObtainExactEpisodesRequest&) { return "ObtainExactEpisodes"; }
 
 /// Return the batch of a response; throw an InvalidArgumentError if it is one of the other kind.
 ///
@@ -104,20 +42,28 @@ MultiAgentBatch batch_in(v1::ObtainSamplesResponse& response, std::uint64_t, con
 
 template <class Batch>
 StreamState<Batch>::StreamState(std::shared_ptr<Connection> connection, SamplingRequest request,
-                                const TimeLimits& limits)
+                                const TimeLimits& limits, const std::optional<Cancellation>& cancellation)
     : connection_(std::move(connection)),
-      control_(connection_->open_calls().open()),
+      control_(connection_->open_call(cancellation)),
       limits_(limits),
       resumption_(std::move(request)),
       interruptions_(connection_->contact(), limits_),
       updates_agent_(options_of(resumption_.call()).has_agent_update()),
       blackhole_(options_of(resumption_.call()).blackhole()) {
   // The call starts now, so that several streams that are opened one after the other run at the same time.
-  rpc_ = std::make_unique<SamplingRpc>(*connection_, *control_, limits_.until, resumption_.call());
+  start();
 }
 
 template <class Batch>
 StreamState<Batch>::~StreamState() = default;
+
+template <class Batch>
+void StreamState<Batch>::start() {
+  const auto rpc_with = [this](const auto& request) {
+    return std::make_unique<Rpc>(*connection_, *control_, limits_.until, rpc_of(request), request.SerializeAsString());
+  };
+  rpc_ = std::visit(rpc_with, resumption_.call());
+}
 
 template <class Batch>
 std::optional<Batch> StreamState<Batch>::next() {
@@ -169,10 +115,10 @@ std::optional<Batch> StreamState<Batch>::step() {
 /// Receive the next message, or the end of the stream, or make the call go on after an interruption.
 template <class Batch>
 void StreamState<Batch>::receive() {
-  if (!rpc_) rpc_ = std::make_unique<SamplingRpc>(*connection_, *control_, limits_.until, resumption_.call());
-  v1::ObtainSamplesResponse message;
+  if (!rpc_) start();
+  v1::ObtainSamplesResponse message;  // those of ObtainExactEpisodes have the same fields
   const auto outcome = rpc_->read(message, limits_.timeout);
-  if (outcome == SamplingRpc::Samples::Outcome::Message) {
+  if (outcome == Rpc::Outcome::Message) {
     connection_->contact().was_made = true;
     if (!message.has_joined()) {
       unread_.push_back(std::move(message));
@@ -184,7 +130,7 @@ void StreamState<Batch>::receive() {
     return;
   }
   if (control_->is_cancelled()) control_->raise_cancelled();
-  if (outcome == SamplingRpc::Samples::Outcome::Silence) interruptions_.raise_silence();
+  if (outcome == Rpc::Outcome::Silence) interruptions_.raise_silence();
   if (rpc_->is_ok()) {
     if (!account_) throw Malformed("the stream ended without its account");
     rpc_.reset();

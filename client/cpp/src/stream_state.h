@@ -13,11 +13,9 @@
 #include "resumption.h"
 #include "rollserve/episode_batch.h"
 #include "rollserve/multi_agent_batch.h"
+#include "rpc.h"
 
 namespace rollserve::internal {
-
-/// One RPC of a sampling call.
-class SamplingRpc;
 
 /// The state of a sampling stream, over all RPCs that deliver it.
 ///
@@ -26,7 +24,8 @@ template <class Batch>
 class StreamState {
  public:
   /// Start with the first call's request.
-  StreamState(std::shared_ptr<Connection> connection, SamplingRequest request, const TimeLimits& limits);
+  StreamState(std::shared_ptr<Connection> connection, SamplingRequest request, const TimeLimits& limits,
+              const std::optional<Cancellation>& cancellation);
   ~StreamState();
 
   /// Return the next batch, or nothing after the last one.
@@ -44,12 +43,13 @@ class StreamState {
   /// Return what the server has told about the call.
   const std::vector<std::string>& warnings() const { return warnings_; }
   /// End the call, from any thread.
-  void cancel() noexcept { control_->cancel("stream"); }
+  void cancel() noexcept { control_->cancel("the stream was closed"); }
 
  private:
   std::optional<Batch> next_batch();
   std::optional<Batch> step();
   void receive();
+  void start();
   std::optional<Batch> read(v1::ObtainSamplesResponse& response);
   void begin(const v1::Beginning& beginning);
 
@@ -60,7 +60,7 @@ class StreamState {
   Interruptions interruptions_;
   bool updates_agent_;
   bool blackhole_;
-  std::unique_ptr<SamplingRpc> rpc_;
+  std::unique_ptr<Rpc> rpc_;
   std::deque<v1::ObtainSamplesResponse> unread_;
   std::uint64_t num_rows_ = 0;
   std::uint64_t num_received_steps_ = 0;

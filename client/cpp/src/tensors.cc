@@ -132,8 +132,9 @@ std::shared_ptr<std::byte> decompressed(const std::string& data, v1::Compression
       got = std::to_string(size) + " bytes";
   }
   if (!got.empty()) {
-    throw Malformed("data", std::to_string(num_bytes) + " bytes, compressed by " + v1::Compression_Name(compression),
-                    got);
+    throw Malformed(
+        "data", std::to_string(num_bytes) + " bytes, compressed by " + std::string(v1::Compression_Name(compression)),
+        got);
   }
   return raw;
 }

@@ -80,6 +80,37 @@ TEST(Streams, EndWhenTheyAreCancelledOrTheirSamplerIsClosed) {
   EXPECT_THROW(sampler.obtain_samples(1), CancelledError);
 }
 
+TEST(Cancellation, EndsCallsOfAllKinds) {
+  const Scripted waits{{}, until_cancelled()};
+  ScriptedServer server({waits, waits, waits, waits});
+  server.unary = until_cancelled();
+  rollserve::Sampler sampler = server.connect();
+  const auto run = [&](int kind, const rollserve::Cancellation& cancellation) {
+    SamplingOptions sampling;
+    rollserve::EvaluationOptions evaluation;
+    rollserve::CallOptions call;
+    sampling.cancellation = evaluation.cancellation = call.cancellation = cancellation;
+    if (kind == 0) sampler.obtain_samples(1, sampling);
+    if (kind == 1) sampler.evaluate(1, evaluation);
+    if (kind == 2) sampler.status(call);
+    if (kind == 3) sampler.call("GetSampler", "", call);
+  };
+  for (int kind = 0; kind < 4; ++kind) {
+    const rollserve::Cancellation cancellation;
+    std::thread other([cancellation] {  // a copy
+      std::this_thread::sleep_for(50ms);
+      cancellation.cancel();
+    });
+    const auto error = error_of<CancelledError>([&] { run(kind, cancellation); });
+    other.join();
+    EXPECT_STREQ(error.what(), "the call was cancelled") << kind;
+    EXPECT_TRUE(cancellation.is_cancelled());
+    EXPECT_THROW(run(kind, cancellation), CancelledError) << kind;  // at once
+  }
+  server.unary = nullptr;
+  EXPECT_NO_THROW(run(2, rollserve::Cancellation())) << "others go on";
+}
+
 TEST(Streams, CancelTheirCallsWhenTheyAreDestroyed) {
   std::atomic<bool> was_cancelled{false};
   const auto end = [&](grpc::ServerContext& context) {

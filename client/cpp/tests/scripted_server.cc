@@ -110,9 +110,11 @@ grpc::Status ScriptedServer::CallEnvironments(grpc::ServerContext*, const v1::Ca
   return grpc::Status::OK;
 }
 
-grpc::Status ScriptedServer::GetSampler(grpc::ServerContext*, const v1::GetSamplerRequest*,
+grpc::Status ScriptedServer::GetSampler(grpc::ServerContext* context, const v1::GetSamplerRequest*,
                                         v1::GetSamplerResponse* response) {
+  if (unary) return unary(*context);
   const std::lock_guard<std::mutex> lock(mutex_);
+  next_call(*context);
   for (const v1::UpdateEnvRequest& update : envs) *response->add_environments() = update.all_workers().environment();
   response->mutable_observation_space()->mutable_discrete()->set_n(4);
   response->mutable_action_space()->mutable_discrete()->set_n(2);

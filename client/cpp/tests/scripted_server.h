@@ -55,6 +55,9 @@ class ScriptedServer final : public v1::SamplerService::Service {
   grpc::Status Evaluate(grpc::ServerContext* context, const v1::EvaluateRequest* request,
                         grpc::ServerWriter<v1::EvaluateResponse>* writer) override;
 
+  /// How GetSampler ends instead of with an answer; to be set between calls.
+  std::function<grpc::Status(grpc::ServerContext&)> unary;
+
   // What was received, to be read between calls.
   std::vector<v1::ObtainSamplesRequest> samples;
   std::vector<v1::ObtainExactEpisodesRequest> exact_episodes;

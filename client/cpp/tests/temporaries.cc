@@ -1,5 +1,5 @@
-// A program that compiles with ROLLSERVE_NAMED only, whichever expression of CMakeLists.txt ROLLSERVE_EXPRESSION is:
-// what a temporary gives out would refer to freed memory.
+// A program that compiles with ROLLSERVE_NAMED only: what a temporary gives out would refer to freed memory.
+// CMakeLists.txt has the expressions.
 
 #include <rollserve/rollserve.h>
 
@@ -11,8 +11,10 @@ T temporary(T& object);
 #define OF(object) temporary(object)
 #endif
 
+#define REFER(expression) static_cast<void>((expression));
+
 void refer([[maybe_unused]] rollserve::Array& array, [[maybe_unused]] rollserve::Columns& columns,
            [[maybe_unused]] rollserve::EpisodeBatch& batch, [[maybe_unused]] rollserve::Stream& stream,
            [[maybe_unused]] rollserve::Stream::Iterator& position) {
-  static_cast<void>((ROLLSERVE_EXPRESSION));
+#include "temporaries.inc"
 }

@@ -52,7 +52,7 @@ TEST(Tls, ConnectsToKnownServersOnly) {
   const Certificate own;
   const Certificate other;
   if (!own.is_made() || !other.is_made()) GTEST_SKIP() << "the command openssl makes no certificate here";
-  const ScriptedServer encrypted({one_step()}, own.credentials());
+  const ScriptedServer encrypted({one_step(), one_step()}, own.credentials());
   const ScriptedServer plain({});
   const auto call = [](const std::string& target, const fs::path& ca) {
     rollserve::Config config;
@@ -60,6 +60,7 @@ TEST(Tls, ConnectsToKnownServersOnly) {
     rollserve::connect(target, config).obtain_samples(1);
   };
   EXPECT_NO_THROW(call(encrypted.address(), own.ca()));
+  EXPECT_NO_THROW(call(encrypted.address(), content_of(own.ca())));
   const std::string by_name = "localhost" + encrypted.address().substr(encrypted.address().find(':'));
   struct Wrong {
     std::string target;
@@ -99,6 +100,10 @@ TEST(Tls, RefusesFilesThatItCannotUse) {
   EXPECT_EQ(field(config), "ca");
   config.ca = ROLLSERVE_PROTOS "/rollserve/v1/tensor.proto";
   EXPECT_EQ(field(config), "ca");
+  config.ca = "-----BEGIN PRIVATE KEY-----";
+  const auto shown = error_of<InvalidArgumentError>([&] { rollserve::connect("127.0.0.1:1", config); });
+  EXPECT_EQ(shown.field(), "ca");
+  EXPECT_EQ(std::string(shown.what()).find("PRIVATE"), std::string::npos) << shown.what();
   config = {};
   config.cert = "client.pem";
   EXPECT_EQ(field(config), "key");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rollserve/agents.h"
+#include "rollserve/cancellation.h"
 #include "rollserve/environments.h"
 
 /// @file
@@ -38,10 +39,11 @@ struct Config {
   /// Whether to encrypt the connection although neither `ca` nor `cert` is given: one of the system's authorities then
   /// has to have signed the server's certificate.
   bool tls = false;
-  /// A PEM file with certificates of authorities, to encrypt the connection; one of them signed the server's.
+  /// Certificates of authorities, to encrypt the connection; one of them signed the server's. As `cert` and `key`, the
+  /// path of a file in PEM format, or its content.
   std::string ca;
-  std::string cert;  ///< A PEM file with a certificate of the client, for servers that ask for one.
-  std::string key;   ///< A PEM file with its private key.
+  std::string cert;  ///< A certificate of the client, for servers that ask for one.
+  std::string key;   ///< Its private key.
   /// A bearer token, for servers that ask who their clients are. Connections that leave this machine have to be
   /// encrypted.
   std::string token;
@@ -98,6 +100,7 @@ struct SamplingOptions {
   /// Whether the steps that a call asks for are those of all agents, also of agents whose policies are not delivered,
   /// instead of the environment's. For whole episodes with a number of steps.
   bool count_agent_steps = false;
+  std::optional<Cancellation> cancellation;  ///< What ends the call from other threads.
 };
 
 /// Options of calls that sample fragments.
@@ -130,13 +133,15 @@ struct EvaluationOptions {
   /// Which policies act in an environment with many agents, instead of the sampler's own map: the episode of index i
   /// has the map at position i modulo their number. Not for populations.
   std::vector<PolicyMap> policy_maps;
-  bool return_episodes = false;     ///< Whether the result has the episodes themselves; not for populations.
-  bool different_episodes = false;  ///< Whether members have episodes of their own; only for populations.
+  bool return_episodes = false;              ///< Whether the result has the episodes themselves; not for populations.
+  bool different_episodes = false;           ///< Whether members have episodes of their own; only for populations.
+  std::optional<Cancellation> cancellation;  ///< What ends the call from other threads.
 };
 
 /// Options of calls with a single answer.
 struct CallOptions {
   std::optional<std::chrono::milliseconds> timeout;  ///< The time that the call may take; by default Config::timeout.
+  std::optional<Cancellation> cancellation;          ///< What ends the call from other threads.
 };
 
 /// Options of Sampler::call_environments().

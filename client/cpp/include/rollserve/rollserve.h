@@ -6,6 +6,7 @@
 #include "rollserve/account.h"
 #include "rollserve/agents.h"
 #include "rollserve/array.h"
+#include "rollserve/cancellation.h"
 #include "rollserve/environments.h"
 #include "rollserve/episode_batch.h"
 #include "rollserve/errors.h"

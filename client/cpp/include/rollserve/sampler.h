@@ -118,6 +118,19 @@ class Sampler {
   /// Return the state of the sampler and of its workers, and its counters.
   Status status(const CallOptions& options = {});
 
+  /// Make an RPC for which there is no method; grpc.h has the channel, for stubs of the program's own.
+  ///
+  /// @param rpc the name of an RPC of SamplerService with a single answer, such as `Resize`.
+  /// @param request the serialized request. Only its own fields say which versions it expects.
+  /// @param options options of the call.
+  /// @return the serialized response.
+  std::string call(const std::string& rpc, const std::string& request, const CallOptions& options = {});
+
+  /// @cond
+  explicit Sampler(std::shared_ptr<internal::Connection> connection);
+  const internal::Connection& connection() const { return *connection_; }
+  /// @endcond
+
  private:
   std::shared_ptr<internal::Connection> connection_;
 };
