@@ -26,19 +26,19 @@ MultiAgentBatch MultiAgentSampler::obtain_fragments(std::int64_t num_steps, cons
 }
 
 MultiAgentStream MultiAgentSampler::stream_samples(std::int64_t num_steps, const SamplingOptions& options) const {
-  return internal::started<MultiAgentBatch>(connection_, internal::samples_request(*connection_, num_steps, options),
-                                            options);
+  return MultiAgentStream(internal::started<MultiAgentBatch>(
+      connection_, internal::samples_request(*connection_, num_steps, options), options));
 }
 
 MultiAgentStream MultiAgentSampler::stream_exact_episodes(std::int64_t num_episodes_per_worker,
                                                           const SamplingOptions& options) const {
-  return internal::started<MultiAgentBatch>(
-      connection_, internal::exact_episodes_request(*connection_, num_episodes_per_worker, options), options);
+  return MultiAgentStream(internal::started<MultiAgentBatch>(
+      connection_, internal::exact_episodes_request(*connection_, num_episodes_per_worker, options), options));
 }
 
 MultiAgentStream MultiAgentSampler::stream_fragments(std::int64_t num_steps, const FragmentOptions& options) const {
-  return internal::started<MultiAgentBatch>(connection_, internal::fragments_request(*connection_, num_steps, options),
-                                            options);
+  return MultiAgentStream(internal::started<MultiAgentBatch>(
+      connection_, internal::fragments_request(*connection_, num_steps, options), options));
 }
 
 }  // namespace rollserve

@@ -140,18 +140,18 @@ EpisodeBatch Sampler::obtain_fragments(std::int64_t num_steps, const FragmentOpt
 }
 
 Stream Sampler::stream_samples(std::int64_t num_steps, const SamplingOptions& options) {
-  return internal::started<EpisodeBatch>(connection_, internal::samples_request(*connection_, num_steps, options),
-                                         options);
+  return Stream(internal::started<EpisodeBatch>(connection_,
+                                                internal::samples_request(*connection_, num_steps, options), options));
 }
 
 Stream Sampler::stream_exact_episodes(std::int64_t num_episodes_per_worker, const SamplingOptions& options) {
-  return internal::started<EpisodeBatch>(
-      connection_, internal::exact_episodes_request(*connection_, num_episodes_per_worker, options), options);
+  return Stream(internal::started<EpisodeBatch>(
+      connection_, internal::exact_episodes_request(*connection_, num_episodes_per_worker, options), options));
 }
 
 Stream Sampler::stream_fragments(std::int64_t num_steps, const FragmentOptions& options) {
-  return internal::started<EpisodeBatch>(connection_, internal::fragments_request(*connection_, num_steps, options),
-                                         options);
+  return Stream(internal::started<EpisodeBatch>(
+      connection_, internal::fragments_request(*connection_, num_steps, options), options));
 }
 
 MultiAgentSampler Sampler::multi_agent() const { return MultiAgentSampler(connection_); }

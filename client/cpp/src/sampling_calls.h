@@ -36,14 +36,14 @@ v1::ObtainSamplesRequest fragments_request(Connection& connection, std::int64_t 
 /// Throw an InvalidArgumentError for options of a call that returns no batch.
 void check_joinable(const SamplingOptions& options);
 
-/// Start a call.
+/// Start a call, and return the state of its stream.
 ///
 /// @tparam Batch EpisodeBatch or MultiAgentBatch.
 template <class Batch>
-BasicStream<Batch> started(const std::shared_ptr<Connection>& connection, SamplingRequest request,
-                           const SamplingOptions& options) {
-  return BasicStream<Batch>(std::make_unique<StreamState<Batch>>(
-      connection, std::move(request), limits_of(*connection, options), options.cancellation));
+std::unique_ptr<StreamState<Batch>> started(const std::shared_ptr<Connection>& connection, SamplingRequest request,
+                                            const SamplingOptions& options) {
+  return std::make_unique<StreamState<Batch>>(connection, std::move(request), limits_of(*connection, options),
+                                              options.cancellation);
 }
 
 }  // namespace rollserve::internal
