@@ -183,7 +183,6 @@ TEST(Environments, HaveTheirTransforms) {
   resize.set_channels_first(true);
   resize.add_leaves("f");
   expected[10].mutable_grayscale_observations()->set_keep_channel(true);
-  expected[10].mutable_grayscale_observations()->set_channels_first(true);
   expected[10].mutable_grayscale_observations()->add_leaves("g");
   expected[11].mutable_flatten_observations();
   ScriptedServer server({});
