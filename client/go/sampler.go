@@ -240,6 +240,7 @@ func (s *Sampler) ObtainExactEpisodes(
 
 // ObtainFragments samples exactly numSteps steps, equally many of each row; episodes continue from call to call.
 //
+// numSteps is a multiple of the number of rows: EnvUpdated.NumRows for each worker.
 // Each segment is a fragment: the part of an episode that this call delivers. The comment on Fragments in the protos
 // says in which order they are.
 func (s *Sampler) ObtainFragments(
