@@ -54,7 +54,7 @@ ENV PATH=/opt/rollserve/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001
 WORKDIR /home/rollserve
 LABEL org.opencontainers.image.title=Rollserve \
-    org.opencontainers.image.version=0.2.0 \
+    org.opencontainers.image.version=0.3.0 \
     org.opencontainers.image.licenses=Apache-2.0
 
 FROM run AS trainer

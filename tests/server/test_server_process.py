@@ -27,6 +27,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support import raises, server_environment
 
 import rollserve
+import rollserve_server
 from rollserve_server.cli import main
 from rollserve_server.errors import DomainError
 from rollserve_server.local import LocalServer, local_server
@@ -84,7 +85,7 @@ def test_help_names_the_settings() -> None:
         assert name in shown
     assert "[default: 127.0.0.1:50051]" in shown
     assert "underscores" in shown
-    assert run("--version").stdout == "rollserve-server, version 0.2.0\n"
+    assert run("--version").stdout == f"rollserve-server, version {rollserve_server.__version__}\n"
 
 
 WRONG_OPTIONS = {

@@ -3,4 +3,4 @@
 docs/architecture.md describes the walks of calls through its packages.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
