@@ -29,7 +29,7 @@ import rollserve
 from rollserve.spaces import Dict
 
 STEPS_PER_ITERATION = 3000
-"""Environment steps, in each of which all three agents act."""
+"""Environment steps; all three agents act in each."""
 
 
 class Team:
@@ -52,7 +52,7 @@ class Team:
         }
 
     def agents(self) -> dict[str, rollserve.MlpAgent]:
-        """Return the policies by name, each with the name of its agent, for which it acts."""
+        """Return the policy of each agent, by the agent's name."""
         return {agent: learner.agent() for agent, learner in self.learners.items()}
 
     def parameters(self) -> dict[str, dict[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""What the trainers of this folder share: their options, a server, progress, checkpoints and the learning curve."""
+"""Shared parts of the trainers in this folder: options, a server, progress, checkpoints and the learning curve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image
 import rollserve
 
 PICTURES_PER_SECOND, PICTURE_SIZE, NUM_COLORS = 8, 200, 24
-"""Of a GIF, the most pictures per second, pixels of a side, and colors."""
+"""Limits of a GIF: pictures per second, pixels of a side, and colors."""
 
 
 def parser_of(description: str, env: str, num_steps: int) -> argparse.ArgumentParser:

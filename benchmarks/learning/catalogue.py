@@ -1,4 +1,4 @@
-"""What is learned, by whom, and with which hyperparameters. Imports the standard library alone, for the peers."""
+"""Tasks, participants and hyperparameters of the comparison. Imports the standard library alone, for the peers."""
 
 from __future__ import annotations
 

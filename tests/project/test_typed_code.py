@@ -47,7 +47,7 @@ PARTLY_TYPED = ["jax", "jax2onnx", "matplotlib", "minari", "onnx", "pandas", "st
 KINDS = ("Argument", "Lambda", "Member", "Parameter", "Variable")
 LIBRARY_RULES = ["reportMissingTypeStubs", *(f"reportUnknown{kind}Type" for kind in KINDS)]
 NOTEBOOK_RULES = ["reportUnusedExpression", "reportUnusedVariable"]
-"""What is of no use in a program, and shows something in a notebook or on a page."""
+"""Rules against code that is of no use in a program, and shows something in a notebook or on a page."""
 
 EXPECTED = """
 from collections.abc import Mapping
@@ -75,7 +75,7 @@ def mistakes(sampler: rollserve.Sampler, batch: rollserve.EpisodeBatch) -> None:
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 """
-"""What both checkers take some expressions for, and lines in which they find mistakes."""
+"""Program with the types of some expressions, and with mistakes: both checkers have to agree with each comment."""
 
 
 def blocks() -> Iterator[tuple[str, str]]:

@@ -57,15 +57,7 @@ class IterationParts(NamedTuple):
 
 
 class BaseIterations:
-    """Updates of the agent, normalization and progress of an on-policy trainer.
-
-    Attributes:
-        num_iterations: number of iterations in all.
-        num_steps: number of steps of all batches so far.
-        num_episodes: number of episodes that have ended in them.
-        observation_moments: moments of their observations; of no step if the agent does not normalize.
-        return_moments: moments of their discounted returns; of no step without the option `return_discount`.
-    """
+    """Updates of the agent, normalization and progress of an on-policy trainer; `Iterations` lists its attributes."""
 
     def __init__(self, parts: IterationParts) -> None:
         if not callable(parts.agent) and not isinstance(getattr(parts.agent, "parameters", None), Mapping):
