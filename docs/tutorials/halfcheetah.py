@@ -27,7 +27,7 @@ def train(sampler: rollserve.Sampler, num_iterations: int, steps_per_row: int = 
     sampler.update_env(rollserve.EnvSpec("HalfCheetah-v5", transforms=[ClipActions()]))
     agent = rollserve.MlpAgent.from_torch(actor, "diagonal_gaussian", value=critic, log_std=log_std, normalization=True)
     options: rollserve.SamplingOptions = {"return_discount": 0.99, "return_last_values": True}
-    iterations = sampler.iterations(agent, num_iterations, steps_per_row=steps_per_row, max_policy_lag=1, **options)
+    iterations = sampler.iterations(agent, num_iterations, steps_per_row=steps_per_row, **options)
     curve: list[tuple[int, float]] = []
     for batch in iterations:
         advantages, targets = batch.advantages(0.99, 0.95)
