@@ -1,4 +1,4 @@
-"""Requests that are as large as their bounds allow: the event loop pauses for less than 100 ms of processor time."""
+"""Requests as large as their bounds allow: the event loop pauses for a fraction of a second of processor time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from rollserve_server.gateway.requests.parsing import MAX_FIELDS, MAX_NAME_BYTES
 from rollserve_server.local import LocalServer, local_server
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
-MAX_PAUSE_SECONDS = 0.1
+MAX_PAUSE_SECONDS = 0.3
+"""Three times what the slowest takes on a quiet machine."""
 METHODS = list(pb.DESCRIPTOR.services_by_name["SamplerService"].methods)
 _MAX_BYTES = 4 << 20
 _Path = tuple[FieldDescriptor, ...]

@@ -182,6 +182,6 @@ def _check(what: str, field: str, client_id: str, wanted: int, number: int, is_o
         )
         raise NotReadyError(text, reason=Reason.SAMPLER_RUN, field=field)
     elif not is_own:
-        hint = f"update the {what} again, connect with shared=True to use what others set, or use a server of your own"
+        hint = f"update the {what} again, connect as shared to use what others set, or use a sampler of your own"
         expected, got = f"{wanted}, which this client set", f"{number}, which another client set"
         raise NotReadyError.of(field, expected=expected, got=got, hint=hint, reason=Reason.UNEXPECTED_VERSION)
