@@ -91,6 +91,8 @@ class TrainingRun:
         curve = self._folder / "curve.json"
         self._curve: list[list[float]] = json.loads(curve.read_text()) if options.resume else []
         self.num_steps = self._first_step = int(self._curve[-1][0]) if self._curve else 0
+        if self.num_steps >= options.steps:
+            raise SystemExit(f"--steps: expected more than the {self.num_steps:,} that are done, got {options.steps:,}")
         self._began = self._saved = time.monotonic()
 
     def report(self, num_steps: int, mean_return: float, **figures: float) -> None:

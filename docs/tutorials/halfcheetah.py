@@ -53,7 +53,8 @@ if __name__ == "__main__":
     options = ("--env", "HalfCheetah-v5", "--workers", "2", "--rows", "4", "--seed", "0")
     with local_server(*options, log="server.log") as server, rollserve.connect(server.address) as sampler:
         curve = train(sampler, num_iterations=244)
-        print(sampler.evaluate(20, deterministic=True))
+        np.savez("agent.npz", **sampler.agent_parameters())
+        print(f"evaluation: {sampler.evaluate(20, deterministic=True)}")
 
     figure = Figure(layout="constrained")
     axes = figure.subplots()

@@ -39,11 +39,14 @@ def test_halfcheetah_tutorial_learns_from_what_acted(
 
     monkeypatch.setattr(tutorial, "clipped_policy_loss", compare)
     curve = tutorial.train(sampler, num_iterations=3, steps_per_row=32)
+    evaluation = sampler.evaluate(2)
     num_steps = 32 * 4
     assert len(differences) == 3 * 10 * 2
-    assert differences[0] < 1e-4  # at first, the policy that learns is the one that acted
-    assert differences[20] > 1e-3  # then it is one update ahead
+    assert max(differences[::20]) < 1e-4  # at first, the policy that learns is the one that acted
+    assert differences[19] > 1e-3
     assert [point[0] for point in curve] == [num_steps, 2 * num_steps, 3 * num_steps]
     held = sampler.agent_parameters()
     assert held["log_std"].any()
     assert held["observation/mean"].all()
+    sampler.update_agent(rollserve.MlpAgent(held, "diagonal_gaussian"))
+    assert sampler.evaluate(2).returns.tolist() == evaluation.returns.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_iterations_normalize_by_what_acted(sampler: rollserve.Sampler, agent: r
         assert batch.rewards.dtype == batch.observations.dtype == np.float32
     assert iterations.num_steps == 3 * 16 * NUM_ROWS
     last, observations = sampler.agent_parameters(), np.concatenate(raw).astype(np.float64)
-    assert np.array_equal(last["value/1/bias"], agent.parameters["value/1/bias"])
+    assert all(np.array_equal(last[name], array) for name, array in agent.parameters.items())
     assert np.allclose(last["observation/mean"], observations.mean(axis=0))
     assert np.allclose(last["observation/variance"], observations.var(axis=0))
 
@@ -76,6 +77,7 @@ def test_iterations_know_the_mean_return_and_go_on(sampler: rollserve.Sampler, a
     returns: list[float] = []
     iterations = sampler.iterations(agent, 8, steps_per_row=40, **OPTIONS)
     assert np.isnan(iterations.mean_return)
+    assert "iteration 0 of 8, 0 steps, no episode ended, " in str(iterations)
     for batch in iterations:
         returns += batch.episode_returns[batch.terminated | batch.truncated].tolist()
         assert iterations.mean_return == pytest.approx(np.mean(returns[-100:]))
@@ -116,9 +118,10 @@ def test_iterations_that_are_left_end(sampler: rollserve.Sampler, agent: rollser
 async def test_async_iterations_return_the_same_batches(
     sampler: rollserve.Sampler, agent: rollserve.MlpAgent, server: LocalServer
 ) -> None:
+    same_agent = copy.deepcopy(agent)
     batches = list(sampler.iterations(agent, 3, steps_per_row=8, **OPTIONS))
     async with rollserve.aconnect(server.address) as asynchronous:
-        iterations = asynchronous.iterations(agent, 3, steps_per_row=8, **OPTIONS)
+        iterations = asynchronous.iterations(same_agent, 3, steps_per_row=8, **OPTIONS)
         for batch in batches:
             same = await anext(iterations)
             assert np.array_equal(batch.observations, same.observations)

@@ -321,9 +321,10 @@ class AsyncSampler(
         """Return an iterator over the batches of an on-policy trainer, such as PPO, which sends and normalizes.
 
         Before each batch, and after the last one, it sends the agent's parameters as they are then. If the agent
-        normalizes observations, the iterator keeps their moments, sends them with the parameters, and returns batches
-        whose observations are normalized as the agent did. With `return_discount`, their rewards are scaled by the
-        moments of the discounted returns; `raw_rewards` has the environment's own.
+        normalizes observations, the iterator keeps their moments, writes their mean and variance into the agent's
+        `parameters`, as far as these are arrays of numpy that can be written, and sends them. Observations of the
+        batches are normalized as the agent did. With `return_discount`, their rewards are scaled by the moments of the
+        discounted returns; `raw_rewards` has the environment's own.
 
         >>> iterations = sampler.iterations(agent, 100, steps_per_row=256, return_last_values=True)  # doctest: +SKIP
         >>> async for batch in iterations:  # doctest: +SKIP

@@ -88,7 +88,8 @@ class BaseIterations:
     def __str__(self) -> str:
         rate = (self.num_steps - self._first_step) / (time.monotonic() - self._began)
         place = f"iteration {self._num_done} of {self.num_iterations}, {self.num_steps:,} steps"
-        return f"{place}, mean return {self.mean_return:.1f}, {rate:,.0f} steps/s"
+        mean_return = f"mean return {self.mean_return:.1f}" if self._returns else "no episode ended"
+        return f"{place}, {mean_return}, {rate:,.0f} steps/s"
 
     @property
     def mean_return(self) -> float:
@@ -132,7 +133,11 @@ class BaseIterations:
             self._formula = {"epsilon": update.normalization_epsilon, "clip": update.normalization_clip}
             self._mask = None if update.action_mask is None else update.action_mask.observation
         if self._normalizes and self.observation_moments.count:
-            parameters = {**parameters, **self.observation_moments.parameters(self._space, without=self._mask)}
+            moments = self.observation_moments.parameters(self._space, without=self._mask)
+            for name, moment in moments.items():  # whoever saves the agent's parameters saves the whole agent
+                if isinstance(own := parameters.get(name), np.ndarray) and own.flags.writeable:
+                    own[...] = moment
+            parameters = {**parameters, **moments}
             update = parameters if isinstance(update, Mapping) else dataclasses.replace(update, parameters=parameters)
         return cast("AgentUpdate", update)
 
