@@ -5,18 +5,19 @@ from __future__ import annotations
 import copy
 import functools
 import io
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rollserve.data.networks import ACTIVATIONS
 from rollserve_wire.checks import type_error
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
 from rollserve_wire.representations import briefly
 from rollserve_wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text, named_leaves
+from rollserve_wire.v1 import agent_pb2
 
 __all__ = ["TorchMlp", "TorchModel", "export_module", "mlp_of_modules"]
 
@@ -32,15 +33,6 @@ _OPSET = 18
 _NUM_TRIED = 16
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 """Differences between two ways to compute in float32; a wrong layer differs by far more."""
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-_FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "tanh": np.tanh,
-    "relu": lambda x: np.maximum(x, 0),
-    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    "gelu": lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
-    "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
-    "silu": lambda x: x / (1 + np.exp(-x)),
-}
 
 
 @briefly
@@ -464,6 +456,6 @@ def _outputs(mlp: TorchMlp, x: np.ndarray, prefix: str = "") -> np.ndarray:
                 centered = x - x.mean(axis=1, keepdims=True)
                 x = centered / np.sqrt(centered.var(axis=1, keepdims=True) + mlp.layer_norm_epsilon)
                 x = x * mlp.parameters[f"{prefix}{layer}/norm/weight"] + mlp.parameters[f"{prefix}{layer}/norm/bias"]
-            x = _FUNCTIONS[mlp.activation](x)
+            x = ACTIVATIONS[agent_pb2.Activation.Value(f"ACTIVATION_{mlp.activation.upper()}")](x)
         layer += 1
     return x
