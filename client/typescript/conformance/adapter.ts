@@ -60,11 +60,11 @@ function connectBy(fields: ConnectFields): Sampler {
   const { target, timeout_seconds, ca, token, compression, max_message_bytes, ...others } = fields;
   Unsupported.unlessEmpty(others);
   return connect(target, {
-    ...(timeout_seconds === undefined ? {} : { timeoutSeconds: timeout_seconds }),
-    ...(ca === undefined ? {} : { ca }),
-    ...(token === undefined ? {} : { token }),
-    ...(compression === undefined ? {} : { compression }),
-    ...(max_message_bytes === undefined ? {} : { maxMessageBytes: max_message_bytes }),
+    timeoutSeconds: timeout_seconds,
+    ca,
+    token,
+    compression,
+    maxMessageBytes: max_message_bytes,
   });
 }
 

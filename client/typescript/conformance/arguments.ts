@@ -65,15 +65,15 @@ export interface ChangeFields {
 
 /** An agent, or parameters or a change for the present one. */
 export interface SingleUpdateFields {
-  readonly change?: ChangeFields;
-  readonly agent?: AgentFields;
-  readonly parameters?: Arrays;
+  readonly change?: ChangeFields | undefined;
+  readonly agent?: AgentFields | undefined;
+  readonly parameters?: Arrays | undefined;
 }
 
 /** Updates of policies by name. */
 export interface PolicyFields {
   readonly policies?: Readonly<Record<string, SingleUpdateFields>>;
-  readonly policy_map?: PolicyMap;
+  readonly policy_map?: PolicyMap | undefined;
 }
 
 /** An update of an agent, or of policies. */
@@ -92,7 +92,7 @@ export interface OptionFields extends UpdateFields {
   readonly return_states?: boolean;
   readonly return_last_values?: boolean;
   readonly return_last_states?: boolean;
-  readonly return_returns_before?: boolean; // which this client always asks for
+  readonly return_returns_before?: boolean | undefined; // which this client always asks for
   readonly skip_failed_episodes?: boolean;
   readonly plain_frames?: boolean;
   readonly prefetch?: boolean;
@@ -107,7 +107,7 @@ export interface OptionFields extends UpdateFields {
 export class Unsupported extends Error {
   /** Throw unless nothing is left of an object, so that no field is overlooked. */
   static unlessEmpty(others: object): void {
-    const names = Object.keys(others);
+    const names = Object.entries(others).flatMap(([name, value]) => (value === undefined ? [] : [name]));
     if (names.length > 0) {
       throw new Unsupported(`the field ${names.join(", ")}`);
     }
@@ -141,7 +141,7 @@ export function agentUpdate({ agent, parameters, change }: SingleUpdateFields): 
   if (change !== undefined) {
     return agentChange(change);
   }
-  const mask = defined({ actionMask: agent?.action_mask });
+  const mask = { actionMask: agent?.action_mask };
   switch (agent?.kind) {
     case undefined:
       return tensors(parameters);
@@ -155,30 +155,22 @@ export function agentUpdate({ agent, parameters, change }: SingleUpdateFields): 
         normalizationEpsilon: agent.normalization_epsilon,
         normalizationClip: agent.normalization_clip,
       };
-      return new MlpAgent(tensors(agent.parameters), camel(agent.head) as MlpHead, { ...defined(settings), ...mask });
+      return new MlpAgent(tensors(agent.parameters), camel(agent.head) as MlpHead, { ...settings, ...mask });
     }
     case "onnx": {
-      const { inputs = {}, outputs = {}, infos = [] } = agent;
-      return new OnnxAgent(Buffer.from(agent.model, "base64"), camel(agent.head) as OnnxHead, {
-        inputs,
-        outputs,
-        infos,
-        ...mask,
-      });
+      const { model, inputs, outputs, infos } = agent;
+      const names = { inputs, outputs, infos, ...mask };
+      return new OnnxAgent(Buffer.from(model, "base64"), camel(agent.head) as OnnxHead, names);
     }
     case "python":
-      return new PythonAgent(agent.name, {
-        kwargs: agent.kwargs ?? {},
-        parameters: tensors(agent.parameters),
-        ...mask,
-      });
+      return new PythonAgent(agent.name, { kwargs: agent.kwargs, parameters: tensors(agent.parameters), ...mask });
     default:
       throw new Unsupported("this kind of agent");
   }
 }
 
 /** Return a change of the present agent. */
-export function agentChange({ kwargs = {}, parameters, ...others }: ChangeFields): AgentChange {
+export function agentChange({ kwargs, parameters, ...others }: ChangeFields): AgentChange {
   Unsupported.unlessEmpty(others);
   return new AgentChange({ kwargs, parameters: tensors(parameters) });
 }
@@ -187,21 +179,19 @@ export function agentChange({ kwargs = {}, parameters, ...others }: ChangeFields
 export function samplingOptions(fields: OptionFields = {}): SamplingOptions {
   const { agent, parameters, change, policies: ofPolicies, policy_map, ...options } = fields;
   const { expected_num_workers, return_states, plain_frames, prefetch, deliver, count, ...rest } = options;
-  const { return_last_values, return_last_states, ...others } = defined({ ...rest, return_returns_before: undefined });
+  const { return_last_values, return_last_states, ...others } = { ...rest, return_returns_before: undefined };
   const single = (agent ?? parameters ?? change) ? agentUpdate(fields) : undefined;
   return {
     ...evaluationOptions(others),
-    ...defined({
-      agent: ofPolicies ? policies(defined({ policies: ofPolicies, policy_map })) : single,
-      deliver,
-      count: count === undefined ? undefined : (camel(count) as "envSteps" | "agentSteps"),
-      returnLastValues: return_last_values,
-      returnLastStates: return_last_states,
-      expectedNumWorkers: expected_num_workers,
-      returnStates: return_states,
-      framesOnce: plain_frames === undefined ? undefined : !plain_frames,
-      prefetch,
-    }),
+    agent: ofPolicies ? policies({ policies: ofPolicies, policy_map }) : single,
+    deliver,
+    count: count === undefined ? undefined : (camel(count) as "envSteps" | "agentSteps"),
+    returnLastValues: return_last_values,
+    returnLastStates: return_last_states,
+    expectedNumWorkers: expected_num_workers,
+    returnStates: return_states,
+    framesOnce: plain_frames === undefined ? undefined : !plain_frames,
+    prefetch,
   };
 }
 
@@ -222,7 +212,7 @@ export function evaluationOptions(fields: OptionFields = {}): EvaluationOptions 
     ...others
   } = fields;
   Unsupported.unlessEmpty(others);
-  return defined({
+  return {
     seed: seed === undefined ? undefined : BigInt(seed),
     firstEpisodeIndex: first_episode_index,
     maxEpisodeLength: max_episode_length,
@@ -234,13 +224,6 @@ export function evaluationOptions(fields: OptionFields = {}): EvaluationOptions 
     temperature: temperatures,
     noiseScale: noise_scales,
     epsilon: epsilons,
-  });
-}
-
-/** Return an object without the properties that are undefined. */
-export function defined<T extends object>(values: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
-  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as {
-    [K in keyof T]?: Exclude<T[K], undefined>;
   };
 }
 

@@ -22,7 +22,6 @@ import {
   agentChange,
   agentUpdate,
   camelKeys,
-  defined,
   evaluationOptions,
   policies,
   samplingOptions,
@@ -97,7 +96,7 @@ function envSpec(fields: EnvFields): EnvSpec {
   Unsupported.unlessEmpty(others);
   const many = { multiAgent: multi_agent, globalState: global_state };
   const optional = { ...many, kwargs, wrappers, task, resetOptions: reset_options, vectorization, numRows: num_rows };
-  return { id, ...defined({ ...optional, transforms: transforms?.map((each) => camelKeys(each) as Transform) }) };
+  return { id, ...optional, transforms: transforms?.map((each) => camelKeys(each) as Transform) };
 }
 
 const OPERATIONS: Operations = {
@@ -128,8 +127,7 @@ const OPERATIONS: Operations = {
   ) {
     const { method, arguments: args, environment_version, ...others } = fields;
     Unsupported.unlessEmpty(others);
-    const options = defined({ envVersion: environment_version });
-    return { values: await sampler.callEnvironments(method, args, options) };
+    return { values: await sampler.callEnvironments(method, args, { envVersion: environment_version }) };
   },
 
   async change_env({ sampler }, fields: { readonly kwargs: Kwargs }) {
@@ -142,8 +140,8 @@ const OPERATIONS: Operations = {
   async update_agent({ sampler }, fields: UpdateFields & { readonly skip_if_identical?: boolean }) {
     const { agent, parameters, change, skip_if_identical, ...others } = fields;
     Unsupported.unlessEmpty(others);
-    const update = agentUpdate(defined({ agent, parameters, change }));
-    const policyVersion = await sampler.updateAgent(update, defined({ skipIfIdentical: skip_if_identical }));
+    const update = agentUpdate({ agent, parameters, change });
+    const policyVersion = await sampler.updateAgent(update, { skipIfIdentical: skip_if_identical });
     return { policy_version: Number(policyVersion) };
   },
 
@@ -191,7 +189,7 @@ const OPERATIONS: Operations = {
   ) {
     const { num_steps, row_step_count, soft_horizon, options, views, ...others } = fields;
     Unsupported.unlessEmpty(others);
-    const fragments = defined({ rowStepCount: row_step_count, softHorizon: soft_horizon });
+    const fragments = { rowStepCount: row_step_count, softHorizon: soft_horizon };
     const batch = await calls(client).obtainFragments(num_steps, { ...samplingOptions(options), ...fragments });
     return described(batch, views);
   },
@@ -227,9 +225,9 @@ const OPERATIONS: Operations = {
     Unsupported.unlessEmpty(others);
     const { returns, lengths, agentReturns } = await sampler.evaluate(num_episodes, {
       ...evaluationOptions(options),
-      ...defined({ policyMaps: policy_maps }),
+      policyMaps: policy_maps,
     });
-    const result = { returns: [...returns], lengths: Array.from(lengths, Number) };
+    const result = { returns: [...returns], lengths: [...lengths] };
     return agentReturns === undefined ? result : { ...result, agent_returns: describeAgentReturns(agentReturns) };
   },
 

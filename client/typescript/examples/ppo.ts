@@ -154,7 +154,7 @@ export class Ppo {
     const observations = batch.observations.plain;
     const actions = batch.actions.plain.as("int64");
     const oldLogProbs = batch.agentInfos.column("log_prob").as("float32");
-    const inputs = Array.from({ length: batch.numSteps }, (_, step) => observations.row(step) as Float32Array);
+    const inputs = Array.from({ length: batch.numSteps }, (_, step) => observations.row(step, "float32"));
     const { advantages, targets } = this.#advantages(batch, inputs);
     const order = Uint32Array.from({ length: batch.numSteps }, (_, step) => step);
     for (let epoch = 0; epoch < NUM_EPOCHS; epoch += 1) {
@@ -184,7 +184,7 @@ export class Ppo {
     const { starts } = batch;
     batch.lengths.forEach((length, segment) => {
       const start = starts[segment] ?? 0;
-      const last = batch.lastObservations.plain.row(segment) as Float32Array;
+      const last = batch.lastObservations.plain.row(segment, "float32");
       let next = batch.terminated[segment] === 1 ? 0 : (this.value.forward(last)[0] ?? 0);
       let advantage = 0;
       for (let step = start + length - 1; step >= start; step -= 1) {

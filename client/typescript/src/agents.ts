@@ -43,7 +43,7 @@ export interface MaskSettings {
   /**
    * The source of the action mask, which says for each action of a Discrete or MultiDiscrete space whether it is legal.
    */
-  readonly actionMask?: ActionMask;
+  readonly actionMask?: ActionMask | undefined;
 }
 
 /** A change of the settings of the present agent, a Python agent, which keeps its code and its other parameters. */
@@ -51,12 +51,12 @@ export class AgentChange {
   /** Keyword arguments that are added to the present ones, or replace them. */
   readonly kwargs: Kwargs;
   /** Parameters that are added to the present ones, or replace them. */
-  readonly parameters: Parameters;
+  readonly parameters: ReadonlyMap<string, Tensor>;
 
   /** Make a change. */
-  constructor(change: { readonly kwargs?: Kwargs; readonly parameters?: Parameters }) {
+  constructor(change: { readonly kwargs?: Kwargs | undefined; readonly parameters?: Parameters | undefined }) {
     this.kwargs = change.kwargs ?? {};
-    this.parameters = change.parameters ?? {};
+    this.parameters = parametersByName(change.parameters);
   }
 }
 
@@ -121,22 +121,21 @@ export class RandomAgent extends Agent {
 
 /** An agent that always takes the same action. */
 export class ConstantAgent extends Agent {
-  /** The action: a value of the action space, or one for each leaf of a Dict or Tuple space. */
-  readonly action: Tensor | ReadonlyMap<string, Tensor>;
+  /** The action: one value for each leaf of the action space; `action.plain` of a space that is no Dict or Tuple. */
+  readonly action: Columns;
   /** The settings. A masked action is an error. */
   readonly settings: MaskSettings;
 
-  /** Make an agent of an action. */
+  /** Make an agent of an action: a value of the action space, or one for each leaf of a Dict or Tuple space. */
   constructor(action: Tensor | ReadonlyMap<string, Tensor>, settings: MaskSettings = {}) {
     super();
-    this.action = action;
+    this.action = new Columns(action instanceof Tensor ? [["", action]] : action);
     this.settings = settings;
   }
 
   /** @internal */
   override toMessage(): AgentMessage {
-    const leaves = this.action instanceof Tensor ? new Columns([["", this.action]]) : this.action;
-    const value = { action: namedTensorsToMessages(leaves), ...maskOf(this.settings) };
+    const value = { action: namedTensorsToMessages(this.action), ...maskOf(this.settings) };
     return create(AgentSchema, { kind: { case: "constant", value } });
   }
 }
@@ -150,11 +149,11 @@ export type OnnxHead = "categorical" | "diagonalGaussian" | "squashedGaussian" |
 /** Names of an ONNX model, and its action mask. */
 export interface OnnxNames extends MaskSettings {
   /** The names of inputs by role, where they differ from the role. */
-  readonly inputs?: Readonly<Record<string, string>>;
+  readonly inputs?: Readonly<Record<string, string>> | undefined;
   /** The names of outputs by role, where they differ from the role. */
-  readonly outputs?: Readonly<Record<string, string>>;
+  readonly outputs?: Readonly<Record<string, string>> | undefined;
   /** The names of further outputs, which become agentInfos. */
-  readonly infos?: readonly string[];
+  readonly infos?: readonly string[] | undefined;
 }
 
 /** A model in the ONNX format; the comment on OnnxAgent in agent.proto describes its inputs, outputs and parameters. */
@@ -190,19 +189,22 @@ export class PythonAgent extends Agent {
   /** The keyword arguments of its factory. */
   readonly kwargs: Kwargs;
   /** The parameters by name. */
-  readonly parameters: Parameters;
+  readonly parameters: ReadonlyMap<string, Tensor>;
   /** The settings. The policy gets the mask if it asks for it. */
   readonly settings: MaskSettings;
 
   /** Make an agent of an entry point. */
   constructor(
     name: string,
-    options: MaskSettings & { readonly kwargs?: Kwargs; readonly parameters?: Parameters } = {},
+    options: MaskSettings & {
+      readonly kwargs?: Kwargs | undefined;
+      readonly parameters?: Parameters | undefined;
+    } = {},
   ) {
     super();
     this.name = name;
     this.kwargs = options.kwargs ?? {};
-    this.parameters = options.parameters ?? {};
+    this.parameters = parametersByName(options.parameters);
     this.settings = options;
   }
 
@@ -215,16 +217,14 @@ export class PythonAgent extends Agent {
   }
 }
 
-/** Return parameters as pairs of a name and a tensor. */
-export function parameterEntries(parameters: Parameters): Iterable<readonly [string, Tensor]> {
-  return parameters instanceof Map
-    ? (parameters as ReadonlyMap<string, Tensor>).entries()
-    : Object.entries(parameters as Readonly<Record<string, Tensor>>);
+/** Return parameters as a map; a map stays itself. */
+export function parametersByName(parameters: Parameters = {}): ReadonlyMap<string, Tensor> {
+  return parameters instanceof Map ? (parameters as ReadonlyMap<string, Tensor>) : new Map(Object.entries(parameters));
 }
 
 /** Return parameters as a message. */
 export function parametersToMessage(parameters: Parameters): ParametersMessage {
-  return create(ParametersSchema, { tensors: namedTensorsToMessages(parameterEntries(parameters)) });
+  return create(ParametersSchema, { tensors: namedTensorsToMessages(parametersByName(parameters)) });
 }
 
 /** Return an update as a message; null keeps a worker's agent. */

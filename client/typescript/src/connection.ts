@@ -27,11 +27,11 @@ export type RpcName = Capitalize<Extract<keyof typeof SamplerService.method, str
 /** What a connection is encrypted with, each in PEM format: the path of a file, or its bytes. */
 export interface TlsOptions {
   /** Authorities, one of which signed the server's certificate; Node's own list by default. */
-  readonly ca?: string | Uint8Array;
+  readonly ca?: string | Uint8Array | undefined;
   /** A certificate of the client, for servers that ask for one. */
-  readonly cert?: string | Uint8Array;
+  readonly cert?: string | Uint8Array | undefined;
   /** Its private key, without a password. */
-  readonly key?: string | Uint8Array;
+  readonly key?: string | Uint8Array | undefined;
 }
 
 /** Arguments of a connection. */
@@ -40,19 +40,19 @@ export interface ConnectionOptions extends TlsOptions {
    * Whether to encrypt the connection although neither `ca` nor `cert` is given: one of the public authorities then has
    * to have signed the server's certificate. False by default.
    */
-  readonly tls?: boolean;
+  readonly tls?: boolean | undefined;
   /**
    * A bearer token, for servers that ask who their clients are, or a function that returns it, which is called for each
    * call. Connections that leave this machine need TLS.
    */
-  readonly token?: string | (() => string);
+  readonly token?: string | (() => string) | undefined;
   /** A file with the token instead, which is read for each call. */
-  readonly tokenFile?: string;
+  readonly tokenFile?: string | undefined;
   /**
    * Interceptors of grpc-js, such as those of OpenTelemetry, the outermost one first. Requests and responses are
    * serialized messages there, and all calls are streams of responses.
    */
-  readonly interceptors?: readonly Interceptor[];
+  readonly interceptors?: readonly Interceptor[] | undefined;
 }
 
 const GRPC_MESSAGE_BYTES = 4 * 1024 * 1024; // gRPC's own limit for messages that clients receive
@@ -65,6 +65,8 @@ const MAX_RECONNECT_MILLISECONDS = 2000; // a server that is back should be noti
 /** The environment variables with the proxy that gRPC takes, the first that is set. */
 const PROXY_VARIABLES = ["grpc_proxy", "https_proxy", "http_proxy"];
 const TOKEN = /^[!-~]+$/;
+/** A host or an address of IPv6, and a port; or a name with one of gRPC's schemes. */
+const TARGET = /^(([^\s,:/[\]]+|\[[^\s,/[\]]+\]):\d+|(dns|ipv4|ipv6|unix|xds):[^,]+)$/;
 
 /** A connection to a server, which the first call opens. */
 export class Connection {
@@ -84,8 +86,8 @@ export class Connection {
    * @throws InvalidArgumentError - An argument with an invalid value, or a file that cannot be used.
    */
   constructor(target: string, sampler: string, maxMessageBytes: number | undefined, options: ConnectionOptions) {
-    if (target === "" || target.includes(",")) {
-      throw InvalidArgumentError.of("target", "the address of one server, such as 127.0.0.1:50051", `'${target}'`);
+    if (!TARGET.test(target)) {
+      throw InvalidArgumentError.of("target", "HOST:PORT of one server, such as 127.0.0.1:50051", `'${target}'`);
     }
     const channelCredentials = credentialsOf(options);
     this.#readToken = tokenReader(options);

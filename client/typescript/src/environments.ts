@@ -31,7 +31,7 @@ export interface Wrapper {
   /** The name of the class. */
   readonly name: string;
   /** Its keyword arguments without the environment. */
-  readonly kwargs?: Kwargs;
+  readonly kwargs?: Kwargs | undefined;
 }
 
 /** A task that an environment can be set to without being made again. */
@@ -47,35 +47,35 @@ export interface EnvSpec {
   /** An id such as `CartPole-v1`, `module:Id` or `profile:NAME`. */
   readonly id: string;
   /** The keyword arguments of `gymnasium.make` or of the class. */
-  readonly kwargs?: Kwargs;
+  readonly kwargs?: Kwargs | undefined;
   /** Wrappers around the environment, innermost first. */
-  readonly wrappers?: readonly Wrapper[];
+  readonly wrappers?: readonly Wrapper[] | undefined;
   /** Changes of rewards, actions and observations, innermost first. */
-  readonly transforms?: readonly Transform[];
+  readonly transforms?: readonly Transform[] | undefined;
   /** The task that is set after the environment is made. */
-  readonly task?: Task;
+  readonly task?: Task | undefined;
   /** The `options` of each reset. */
-  readonly resetOptions?: Kwargs;
+  readonly resetOptions?: Kwargs | undefined;
   /** How rows are stepped; the server's setting by default. */
-  readonly vectorization?: Vectorization;
+  readonly vectorization?: Vectorization | undefined;
   /** The number of rows that each worker steps at once for a call; the server's setting by default. */
-  readonly numRows?: number;
+  readonly numRows?: number | undefined;
   /** The number of episodes of each row in a block of rows that are stepped together; the server's by default. */
-  readonly numEpisodesPerRow?: number;
+  readonly numEpisodesPerRow?: number | undefined;
   /** The interface of an environment with many agents, whose calls are those of `sampler.multiAgent`. */
-  readonly multiAgent?: MultiAgentApi;
+  readonly multiAgent?: MultiAgentApi | undefined;
   /** Whether batches have the environment's global state; only for environments with many agents. */
-  readonly globalState?: boolean;
+  readonly globalState?: boolean | undefined;
 }
 
 /** A change of the present environment. What the change leaves out stays as it is. */
 export interface EnvChange {
   /** Keyword arguments that are added to the present ones, or replace them. */
-  readonly kwargs?: Kwargs;
+  readonly kwargs?: Kwargs | undefined;
   /** The new task. */
-  readonly task?: Task;
+  readonly task?: Task | undefined;
   /** The `options` of each reset from now on. */
-  readonly resetOptions?: Kwargs;
+  readonly resetOptions?: Kwargs | undefined;
 }
 
 /**

@@ -34,16 +34,19 @@ export interface ErrorDetails {
   /** The gRPC status code. */
   readonly code: StatusCode;
   /** The reason; empty by default. */
-  readonly reason?: Reason;
+  readonly reason?: Reason | undefined;
   /** The path of the field at fault; empty by default. */
-  readonly field?: string;
+  readonly field?: string | undefined;
   /** The name of the request in the server's log; empty by default. */
-  readonly requestId?: string;
+  readonly requestId?: string | undefined;
   /** The error that led to this one. */
   readonly cause?: unknown;
 }
 
-/** The base class of all errors of calls. Its subclasses say what the caller can do; `reason` says what happened. */
+/**
+ * The base class of all errors of calls. Its subclasses say what the caller can do; `reason` says what happened. If a
+ * call was made again in vain, `cause` can be the error of an earlier attempt.
+ */
 export class RollserveError extends Error {
   /** The gRPC status code. */
   readonly code: StatusCode;

@@ -22,6 +22,7 @@ import {
   EvaluationOptionsSchema,
   type EvaluateRequest,
 } from "./generated/rollserve/v1/sampler_service_pb.js";
+import { uint32 } from "./integers.js";
 import type { MultiAgentBatch } from "./multi_agent_batch.js";
 import type { Attempts } from "./receiver.js";
 import { reproducibilityFrom, type Reproducibility } from "./reproducibility.js";
@@ -42,8 +43,8 @@ export interface Summary {
 export interface Evaluation {
   /** (N). The sum of each episode's rewards, added up step by step. */
   readonly returns: Float64Array;
-  /** (N). The number of each episode's steps. */
-  readonly lengths: BigUint64Array;
+  /** (N). The number of each episode's steps, which is less than 2^32. */
+  readonly lengths: Uint32Array;
   /** (N). 1 where the environment ended the episode, else 0. */
   readonly terminated: Uint8Array;
   /** (N). 1 where a limit ended the episode, else 0. */
@@ -115,6 +116,7 @@ export class EvaluationReader implements Attempts {
    * Return the evaluation, after the end of the stream.
    *
    * @throws ServerError - The stream ended without an evaluation, or with episodes that do not fit together.
+   * @throws InvalidArgumentError - An episode of 2^32 steps or more.
    */
   result(): Evaluation {
     const message = this.#evaluation;
@@ -126,7 +128,7 @@ export class EvaluationReader implements Attempts {
     const hasMany = this.#batchesOfMany.length > 0;
     return {
       returns: Float64Array.from(message.returns),
-      lengths: BigUint64Array.from(message.lengths),
+      lengths: Uint32Array.from(message.lengths, (length) => uint32("lengths", length)),
       terminated: Uint8Array.from(message.terminated, Number),
       truncated: Uint8Array.from(message.truncated, Number),
       returnSummary: summaryFrom(message.returnSummary),

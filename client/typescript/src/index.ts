@@ -58,5 +58,5 @@ export { flatSize } from "./spaces.js";
 export type { Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple } from "./spaces.js";
 export type { Counters, EnvProfile, SamplerStatus, WorkerHealth, WorkerStatus } from "./status.js";
 export { Columns, Tensor } from "./tensor.js";
-export type { Elements } from "./tensor.js";
+export type { DTypeOf, Elements } from "./tensor.js";
 export type { Transform } from "./transforms.js";

@@ -6,7 +6,7 @@
 
 import { create } from "@bufbuild/protobuf";
 
-import { Agent, parameterEntries, parametersToMessage, type Parameters, maskOf, type MaskSettings } from "./agents.js";
+import { Agent, parametersByName, parametersToMessage, type Parameters, maskOf, type MaskSettings } from "./agents.js";
 import { InvalidArgumentError } from "./errors.js";
 import { Activation as ActivationNumber, AgentSchema, MlpAgentSchema } from "./generated/rollserve/v1/agent_pb.js";
 import type { Agent as AgentMessage, MlpAgent as MlpMessage } from "./generated/rollserve/v1/agent_pb.js";
@@ -37,33 +37,33 @@ export type Core = "gru" | "lstm";
 /** Settings of an MLP. */
 export interface MlpSettings extends MaskSettings {
   /** The constant that the normalization of observations adds to the variance; 1e-8 by default. */
-  readonly normalizationEpsilon?: number;
+  readonly normalizationEpsilon?: number | undefined;
   /** The bound of normalized observations; 10 by default. */
-  readonly normalizationClip?: number;
+  readonly normalizationClip?: number | undefined;
   /** The activation of the hidden layers; `tanh` by default. */
-  readonly activation?: Activation;
+  readonly activation?: Activation | undefined;
   /** The constant that layer norm adds to the variance; 1e-5 by default. */
-  readonly layerNormEpsilon?: number;
+  readonly layerNormEpsilon?: number | undefined;
   /** The lower bound that log_std of a Gaussian head is clipped to. */
-  readonly minLogStd?: number;
+  readonly minLogStd?: number | undefined;
   /** The upper bound that log_std of a Gaussian head is clipped to. */
-  readonly maxLogStd?: number;
+  readonly maxLogStd?: number | undefined;
   /** The probability of random actions of the head `epsilonGreedy`, from 0 to 1; 0 by default. */
-  readonly epsilon?: number;
+  readonly epsilon?: number | undefined;
   /** The divisor of the Q-values of the head `boltzmann`; 1 by default. */
-  readonly temperature?: number;
+  readonly temperature?: number | undefined;
 }
 
 /** Options of {@link MlpAgent.initial}. */
 export interface InitialMlp {
   /** The size of each hidden layer; (64, 64) by default. */
-  readonly hiddenSizes?: readonly number[];
+  readonly hiddenSizes?: readonly number[] | undefined;
   /** The activation of the hidden layers; `tanh` by default. */
-  readonly activation?: Activation;
+  readonly activation?: Activation | undefined;
   /** The source of random numbers from 0 up to 1; `Math.random` by default. */
-  readonly random?: () => number;
+  readonly random?: (() => number) | undefined;
   /** The meaning of the output; by default the first head that fits the action space. */
-  readonly head?: MlpHead;
+  readonly head?: MlpHead | undefined;
 }
 
 const ACTIVATIONS: Readonly<Record<Activation, ActivationNumber>> = {
@@ -103,7 +103,7 @@ const SETTING_HEADS: Readonly<Record<"minLogStd" | "maxLogStd" | "epsilon" | "te
  */
 export class MlpAgent extends Agent {
   /** The parameters by name. */
-  readonly parameters: Parameters;
+  readonly parameters: ReadonlyMap<string, Tensor>;
   /** The meaning of the output. */
   readonly head: MlpHead;
   /** The other settings. */
@@ -122,7 +122,7 @@ export class MlpAgent extends Agent {
         throw InvalidArgumentError.of(name, `undefined for the head ${head}`, value);
       }
     }
-    this.parameters = parameters;
+    this.parameters = parametersByName(parameters);
     this.head = head;
     this.settings = settings;
   }
@@ -162,7 +162,7 @@ export class MlpAgent extends Agent {
    * @internal
    */
   override toMessage(): AgentMessage {
-    const parameters = new Map(parameterEntries(this.parameters));
+    const { parameters } = this;
     const core = coreOf(parameters);
     const value = valueOf(parameters);
     const hasNorm = [...parameters.keys()].some((name) => name.endsWith("/norm/weight"));

@@ -33,96 +33,99 @@ const MAX_AGENT_BYTES = (4 << 20) - (4 << 10);
 /** Options of every call. */
 export interface CallOptions {
   /** Seconds to wait for the answer; of a stream, seconds without progress. By default those given to `connect`. */
-  readonly timeoutSeconds?: number;
+  readonly timeoutSeconds?: number | undefined;
   /** A signal that cancels the call, which then fails with a CancelledError. */
-  readonly signal?: AbortSignal;
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** Options of calls that sample or evaluate. */
 export interface EpisodeOptions extends CallOptions {
   /** Seconds in total after which the call fails with a DeadlineError; no limit by default. */
-  readonly deadlineSeconds?: number;
-  /** The root seed of the episodes, from 0 to 2^64 - 1. */
-  readonly seed?: Integer;
+  readonly deadlineSeconds?: number | undefined;
+  /**
+   * The root seed of the episodes, from 0 to 2^64 - 1. Without it, calls that sample continue the sampler's own
+   * sequence, and every evaluation plays the same episodes.
+   */
+  readonly seed?: Integer | undefined;
   /** The index of the first episode in the sequence of the seed; 0 by default. */
-  readonly firstEpisodeIndex?: Integer;
+  readonly firstEpisodeIndex?: Integer | undefined;
   /** The number of steps at which an episode is truncated; the server's setting by default. */
-  readonly maxEpisodeLength?: Integer;
+  readonly maxEpisodeLength?: Integer | undefined;
   /** The policy version that acts; the current one by default. */
-  readonly policyVersion?: Integer;
+  readonly policyVersion?: Integer | undefined;
   /** The environment version to act in; the current one by default. */
-  readonly envVersion?: Integer;
+  readonly envVersion?: Integer | undefined;
   /** The policy version that has to be current; by default the one that this client set last. */
-  readonly expectedPolicyVersion?: Integer;
+  readonly expectedPolicyVersion?: Integer | undefined;
   /** The environment version that has to be current; by default the one that this client set last. */
-  readonly expectedEnvVersion?: Integer;
+  readonly expectedEnvVersion?: Integer | undefined;
   /** The oldest policy version that may act. */
-  readonly minPolicyVersion?: Integer;
+  readonly minPolicyVersion?: Integer | undefined;
   /** Whether the agent acts without randomness. */
-  readonly deterministic?: boolean;
+  readonly deterministic?: boolean | undefined;
   /** The divisor of the logits; of n numbers, the episode of index i has the number at position i modulo n. */
-  readonly temperature?: number | readonly number[];
+  readonly temperature?: number | readonly number[] | undefined;
   /** The factor of the standard deviations of actions; one or more, as in `temperature`. */
-  readonly noiseScale?: number | readonly number[];
+  readonly noiseScale?: number | readonly number[] | undefined;
   /** The probability of random actions of an epsilon-greedy agent; one or more, as in `temperature`. */
-  readonly epsilon?: number | readonly number[];
+  readonly epsilon?: number | readonly number[] | undefined;
   /** Whether to skip episodes whose environments raise errors in every attempt, instead of failing. */
-  readonly skipFailedEpisodes?: boolean;
+  readonly skipFailedEpisodes?: boolean | undefined;
 }
 
 /** Options of calls that sample; `SamplingOptions` in sampler_service.proto describes them in full. */
 export interface SamplingOptions extends EpisodeOptions {
   /** An update of the agent, of at most 4 MiB, which the call makes before it samples with the new version. */
-  readonly agent?: AgentUpdate;
+  readonly agent?: AgentUpdate | undefined;
   /** The number of workers that the sampler has to have. */
-  readonly expectedNumWorkers?: number;
+  readonly expectedNumWorkers?: number | undefined;
   /** Codecs that columns may have, the preferred one first; by default those given to `connect`. */
-  readonly compression?: Compression | readonly Compression[];
+  readonly compression?: Compression | readonly Compression[] | undefined;
   /** Whether each frame of stacks of frames is sent once; the stacks are restored. True by default. */
-  readonly framesOnce?: boolean;
+  readonly framesOnce?: boolean | undefined;
   /** Whether workers sample after the call what the same call would deliver next. */
-  readonly prefetch?: boolean;
+  readonly prefetch?: boolean | undefined;
   /** Whether agentInfos hold the recurrent state before each step, as `state/NAME`. */
-  readonly returnStates?: boolean;
+  readonly returnStates?: boolean | undefined;
   /** Whether the batch has `lastValues`; the agent needs an info `value`. */
-  readonly returnLastValues?: boolean;
+  readonly returnLastValues?: boolean | undefined;
   /** Whether the batch has `lastStates`. */
-  readonly returnLastStates?: boolean;
+  readonly returnLastStates?: boolean | undefined;
   /**
    * The names of the policies whose segments are delivered, in an environment with many agents; all by default. The
    * others act alike, and their steps count.
    */
-  readonly deliver?: readonly string[];
+  readonly deliver?: readonly string[] | undefined;
   /**
    * What `numSteps` of calls for whole episodes counts: the environment's steps, or those of all agents, also of those
    * whose policies are not delivered. The environment's by default.
    */
-  readonly count?: "envSteps" | "agentSteps";
+  readonly count?: "envSteps" | "agentSteps" | undefined;
   /** For streams: whether to discard what is sampled, to measure sampling alone. */
-  readonly blackhole?: boolean;
+  readonly blackhole?: boolean | undefined;
 }
 
 /** Options of calls that sample fragments. */
 export interface FragmentOptions extends SamplingOptions {
   /** Whether an episode that reaches `maxEpisodeLength` ends without a reset. */
-  readonly softHorizon?: boolean;
+  readonly softHorizon?: boolean | undefined;
   /** With a seed: the number of steps that each row has made, which the call starts at. */
-  readonly rowStepCount?: Integer;
+  readonly rowStepCount?: Integer | undefined;
   /** The fraction of the workers that have to make all their steps; 1 by default. */
-  readonly fractionOfWorkers?: number;
+  readonly fractionOfWorkers?: number | undefined;
 }
 
 /** Options of calls that evaluate; `EvaluationOptions` in sampler_service.proto describes them in full. */
 export interface EvaluationOptions extends EpisodeOptions {
   /** Another environment to act in: an id or a specification. */
-  readonly env?: string | EnvSpec;
+  readonly env?: string | EnvSpec | undefined;
   /**
    * Maps from agents to policies for this evaluation alone, at most 4096: the episode of index i has the map at
    * position i modulo their number. The sampler's own map by default.
    */
-  readonly policyMaps?: readonly PolicyMap[];
+  readonly policyMaps?: readonly PolicyMap[] | undefined;
   /** Whether the result includes the episodes themselves. */
-  readonly returnEpisodes?: boolean;
+  readonly returnEpisodes?: boolean | undefined;
 }
 
 /** Forms in which a client receives results. */

@@ -7,7 +7,7 @@
 import { create, toBinary, type DescField } from "@bufbuild/protobuf";
 import { BinaryWriter, WireType } from "@bufbuild/protobuf/wire";
 
-import { parameterEntries, type Parameters } from "./agents.js";
+import { parametersByName, type Parameters } from "./agents.js";
 import { toDataType } from "./dtypes.js";
 import { ParametersSchema } from "./generated/rollserve/v1/agent_pb.js";
 import {
@@ -25,7 +25,7 @@ import type { Tensor } from "./tensor.js";
  * @param parameters - The parameters.
  */
 export function parametersUpdateToBytes(request: UpdateAgentRequest, parameters: Parameters): Uint8Array {
-  const tensors = [...parameterEntries(parameters)].flatMap(([name, tensor]) =>
+  const tensors = [...parametersByName(parameters)].flatMap(([name, tensor]) =>
     delimited(ParametersSchema.field.tensors, [
       toBinary(NamedTensorSchema, create(NamedTensorSchema, { name })),
       ...delimited(NamedTensorSchema.field.tensor, contentOf(tensor)),

@@ -17,12 +17,12 @@ export interface PolicyChoice {
    * 0, the default, for the policy's current version; -k for the k-th version before it, or the oldest one that is
    * held; or a version's number.
    */
-  readonly version?: Integer;
+  readonly version?: Integer | undefined;
   /**
    * The weight among the choices of the rule, 1 by default; the chance of a choice is its part of their sum. A choice
    * of weight 0 never acts, and the server holds it for evaluations.
    */
-  readonly weight?: number;
+  readonly weight?: number | undefined;
 }
 
 /**

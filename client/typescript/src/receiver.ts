@@ -50,6 +50,7 @@ export class Receiver {
   };
   #call: RawCall | undefined;
   #before: RollserveError | undefined;
+  #toldByServer: RollserveError | undefined;
   #interruptedAt: number | undefined;
   #pauseSeconds = FIRST_PAUSE_SECONDS;
 
@@ -143,10 +144,16 @@ export class Receiver {
     const now = performance.now();
     this.#interruptedAt ??= now;
     const left = this.#limits.timeout - (now - this.#interruptedAt) / 1000;
-    if (left <= 0) {
-      throw errorFromRpc(error);
+    const interruption = errorFromRpc(error);
+    if (interruption.reason !== "") {
+      this.#toldByServer = interruption;
+    } else if (this.#toldByServer !== undefined) {
+      interruption.cause = this.#toldByServer; // such as SERVER_STOPPING, after which nobody answers
     }
-    this.#before = errorFromRpc(error);
+    if (left <= 0) {
+      throw interruption;
+    }
+    this.#before = interruption;
     const jittered = this.#pauseSeconds * (0.5 + Math.random() / 2);
     const seconds = Math.min(jittered, left, this.#limits.remaining ?? Infinity);
     this.#pauseSeconds = Math.min(2 * this.#pauseSeconds, MAX_PAUSE_SECONDS);

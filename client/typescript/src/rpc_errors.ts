@@ -90,7 +90,8 @@ export function errorFromRpc(error: ServiceError): RollserveError {
   const code = codeOf(error);
   const reason = reasonOf(error);
   const ErrorClass = ACCESS_REASONS.includes(reason) ? AccessError : (CLASSES[code] ?? ServerError);
-  const message = (error.details === "" ? code : error.details) + hintAboutTls(error);
+  const details = error.details.replace(/\. Resolution note: ( \(|$)/, "$1"); // most often there is no such note
+  const message = (details === "" ? code : details) + hintAboutTls(error);
   const requestId = trailing(error.metadata, "rollserve-request-id");
   return new ErrorClass(message, { code, reason, field: fieldOf(error.metadata), requestId });
 }

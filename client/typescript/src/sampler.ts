@@ -68,22 +68,22 @@ const MAKING_ENVS: readonly RpcName[] = ["UpdateEnv", "CallEnvironments"];
 /** Arguments of {@link connect} beside the target. */
 export interface ConnectOptions extends ConnectionOptions {
   /** The name of the sampler; the default one by default. */
-  readonly sampler?: string;
+  readonly sampler?: string | undefined;
   /**
    * Seconds that an update may take, and that a sampling call may go without any progress; 60 by default. `updateEnv`
    * and `callEnvironments`, for which servers make environments, may take 10 minutes more while the server can be
    * reached, unless they have a `timeoutSeconds` of their own.
    */
-  readonly timeoutSeconds?: number;
+  readonly timeoutSeconds?: number | undefined;
   /** The size of the largest message to receive, in bytes; 8 MiB by default. */
-  readonly maxMessageBytes?: number;
+  readonly maxMessageBytes?: number | undefined;
   /** Codecs that columns may have, the preferred one first; none by default. */
-  readonly compression?: Compression | readonly Compression[];
+  readonly compression?: Compression | readonly Compression[] | undefined;
   /**
    * Whether the client uses agents and environments that other clients of the same sampler set. By default, calls fail
    * with a PreconditionError (`UNEXPECTED_VERSION`) once another client has replaced or changed what this client set.
    */
-  readonly shared?: boolean;
+  readonly shared?: boolean | undefined;
 }
 
 /** Updates that differ between workers: one for each worker, in the order of their indices. */
@@ -95,13 +95,13 @@ export interface PerWorker<T> {
 /** Options of a call of the environments' methods. */
 export interface CallEnvironmentsOptions extends CallOptions {
   /** The version of the environments; the current one by default. */
-  readonly envVersion?: Integer;
+  readonly envVersion?: Integer | undefined;
 }
 
 /** Options of an update of the agent. */
 export interface UpdateAgentOptions extends CallOptions {
   /** Whether to do nothing if the update would leave each worker's agent the same, bit for bit. */
-  readonly skipIfIdentical?: boolean;
+  readonly skipIfIdentical?: boolean | undefined;
 }
 
 /**
@@ -280,9 +280,10 @@ export class Sampler implements AsyncDisposable {
   /**
    * Evaluate the agent on a number of episodes, in environments that only evaluations use.
    *
-   * An evaluation uses and changes nothing of the sampler's own, such as its sequence or its environments.
+   * An evaluation uses and changes nothing of the sampler's own, such as its sequence or its environments. Without a
+   * seed, every evaluation plays the same episodes.
    */
-  async evaluate(numEpisodes: number, options: EvaluationOptions = {}): Promise<Evaluation> {
+  async evaluate(numEpisodes: Integer, options: EvaluationOptions = {}): Promise<Evaluation> {
     const { maxMessageBytes, codecs } = this.#reception;
     const episodes = { maxMessageBytes, acceptCompression: [...codecs], acceptFrameStacks: true };
     const request = create(EvaluateRequestSchema, {

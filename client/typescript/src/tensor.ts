@@ -18,6 +18,12 @@ import { mismatch } from "./errors.js";
 /** The elements of a tensor: their bytes, or a function that writes them into as many zeros. */
 export type Elements = Uint8Array | ((target: Uint8Array) => void);
 
+/** The element type that a typed array holds unless the caller names another one. */
+export type DTypeOf<A extends TypedArray> = Exclude<
+  { [D in DType]: A extends TypedArrays[D] ? D : never }[DType],
+  "bool" | "float16"
+>;
+
 /**
  * A dense array of numbers or truth values, in C order (the last dimension varies fastest).
  *
@@ -53,13 +59,11 @@ export class Tensor<D extends DType = DType> {
    * bits in a Uint16Array.
    * @throws TypeError - A type that the array cannot hold, or another number of elements than the shape has.
    */
-  static of<D extends DType = DType>(
-    array: TypedArrays[D],
-    shape: readonly number[] = [array.length],
-    dtype?: D,
-  ): Tensor<D> {
+  static of<A extends TypedArray>(array: A, shape?: readonly number[]): Tensor<DTypeOf<A>>;
+  static of<D extends DType>(array: TypedArrays[D], shape: readonly number[], dtype: D): Tensor<D>;
+  static of(array: TypedArray, shape: readonly number[] = [array.length], dtype?: DType): Tensor {
     const known = dtypeOf(array);
-    const chosen = dtype ?? (known as D);
+    const chosen = dtype ?? known;
     const isAlias = (chosen === "bool" && known === "uint8") || (chosen === "float16" && known === "uint16");
     if (chosen !== known && !isAlias) {
       throw new TypeError(`dtype: ${mismatch(`a type that a ${array.constructor.name} holds`, chosen)}`);
@@ -133,9 +137,17 @@ export class Tensor<D extends DType = DType> {
     return new Tensor(this.dtype, shape, bytes.subarray(begin * rowBytes, end * rowBytes));
   }
 
-  /** Return the elements of one row, which share this tensor's elements; a row of a vector is one element. */
-  row(index: number): TypedArrays[D] {
-    return this.rows(index, index + 1).data;
+  /**
+   * Return the elements of one row, which share this tensor's elements; a row of a vector is one element.
+   *
+   * @param index - The position of the row.
+   * @param dtype - The type of the elements, where the compiler does not know it.
+   * @throws TypeError - A tensor of another type than `dtype`.
+   */
+  row(index: number): TypedArrays[D];
+  row<E extends DType>(index: number, dtype: E): TypedArrays[E];
+  row(index: number, dtype: DType = this.dtype): TypedArray {
+    return this.rows(index, index + 1).as(dtype);
   }
 
   /**

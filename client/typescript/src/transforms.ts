@@ -11,23 +11,23 @@ import { TransformSchema, type Transform as TransformMessage } from "./generated
 
 /** The leaves of the observation space that a transform applies to, by name; all Boxes by default. */
 interface OfLeaves {
-  readonly leaves?: readonly string[];
+  readonly leaves?: readonly string[] | undefined;
 }
 
 /** Images, whose channels or frames can be the first axis. */
 interface OfImages extends OfLeaves {
-  readonly channelsFirst?: boolean;
+  readonly channelsFirst?: boolean | undefined;
 }
 
 /** The settings of each kind of transform; the messages of the same names in environment.proto describe them. */
 interface Transforms {
   readonly signRewards: object;
-  readonly clipRewards: { readonly low?: number; readonly high?: number };
-  readonly scaleRewards: { readonly factor: number; readonly offset?: number };
-  readonly rescaleActions: { readonly low?: number; readonly high?: number };
+  readonly clipRewards: { readonly low?: number | undefined; readonly high?: number | undefined };
+  readonly scaleRewards: { readonly factor: number; readonly offset?: number | undefined };
+  readonly rescaleActions: { readonly low?: number | undefined; readonly high?: number | undefined };
   readonly clipActions: object;
   readonly castObservations: OfLeaves & { readonly dtype: DType };
-  readonly scaleObservations: OfLeaves & { readonly factor: number; readonly offset?: number };
+  readonly scaleObservations: OfLeaves & { readonly factor: number; readonly offset?: number | undefined };
   readonly rescaleObservations: OfLeaves & { readonly low: number; readonly high: number };
   readonly cropObservations: OfImages & {
     readonly top: number;
@@ -36,7 +36,7 @@ interface Transforms {
     readonly width: number;
   };
   readonly resizeObservations: OfImages & { readonly height: number; readonly width: number };
-  readonly grayscaleObservations: OfImages & { readonly keepChannel?: boolean };
+  readonly grayscaleObservations: OfImages & { readonly keepChannel?: boolean | undefined };
   readonly flattenObservations: object;
 }
 

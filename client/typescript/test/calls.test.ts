@@ -61,7 +61,20 @@ test("test_errors_have_the_class_of_their_status", async () => {
 
 test("test_first_call_fails_at_once_when_no_server_listens", async () => {
   await using sampler = connect("127.0.0.1:1");
-  await assert.rejects(sampler.status(), UnavailableError);
+  await assert.rejects(sampler.status(), (error: unknown) => {
+    return error instanceof UnavailableError && !error.message.includes("Resolution note");
+  });
+});
+
+test("test_last_reason_of_a_server_that_went_away_is_the_cause", async () => {
+  const stopping = { code: status.UNAVAILABLE, details: "stopping", reason: "SERVER_STOPPING" };
+  await using server = await serve((_, index) => [beginning(), index === 0 ? stopping : LOST]);
+  await using sampler = connect(server.address, { timeoutSeconds: 0.2 });
+  await assert.rejects(sampler.obtainSamples(5), (error: unknown) => {
+    assert.ok(error instanceof UnavailableError);
+    assert.deepEqual([error.message, error.reason], ["lost", ""]);
+    return error.cause instanceof UnavailableError && error.cause.reason === "SERVER_STOPPING";
+  });
 });
 
 test("test_connection_reaches_a_server_that_is_back_when_others_have_not", async () => {
@@ -327,5 +340,18 @@ test("test_arguments_out_of_range_are_refused", async () => {
     () => connect("127.0.0.1:1", { timeoutSeconds: 0 }),
     /timeoutSeconds: expected a positive number of seconds/,
   );
-  assert.throws(() => connect(""), /target: expected the address of one server/);
+});
+
+test("test_target_is_an_address_or_has_a_scheme_of_grpc", () => {
+  const refused = ["", "localhost", "http://127.0.0.1:50051", "a:1,b:1", "::1:50051", "127.0.0.1:50051/path", "dns:"];
+  for (const target of refused) {
+    assert.throws(() => connect(target), {
+      name: "InvalidArgumentError",
+      field: "target",
+      message: `target: expected HOST:PORT of one server, such as 127.0.0.1:50051, got '${target}'`,
+    });
+  }
+  for (const target of ["localhost:1", "[::1]:1", "dns:///localhost:1", "ipv4:127.0.0.1:1", "unix:/tmp/socket"]) {
+    connect(target).close();
+  }
 });

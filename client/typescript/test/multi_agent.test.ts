@@ -339,7 +339,10 @@ test("test_evaluation_has_returns_by_agent_and_by_policy", async () => {
     call === 0 ? [answers(evaluation)] : [answers({ ...evaluation, returns: [4] })],
   );
   await using sampler = connect(server.address);
-  const { agentReturns: got } = await sampler.evaluate(2, { policyMaps: [[{ prefix: "", choices: "a" }]] });
+  const { agentReturns: got, lengths } = await sampler.evaluate(2n, {
+    policyMaps: [[{ prefix: "", choices: "a" }]],
+  });
+  assert.deepEqual(lengths, Uint32Array.of(2, 1));
   assert.deepEqual(
     [...(got?.byAgent() ?? [])].map(([name, values]) => [name, [...values]]),
     [

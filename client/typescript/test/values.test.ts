@@ -2,7 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { fromBinary } from "@bufbuild/protobuf";
+import { status } from "@grpc/grpc-js";
 import {
+  AgentChange,
   Columns,
   connect,
   ConstantAgent,
@@ -14,13 +16,25 @@ import {
   OnnxAgent,
   PythonAgent,
   RandomAgent,
+  ServerError,
   Tensor,
+  type Agent,
   type AgentUpdate,
+  type CallEnvironmentsOptions,
+  type ConnectOptions,
   type Discrete,
+  type EnvSpec,
+  type EvaluationOptions,
+  type FragmentOptions,
+  type InitialMlp,
+  type MlpSettings,
+  type OnnxNames,
   type Parameters,
+  type Transform,
+  type UpdateAgentOptions,
 } from "rollserve";
 
-import type { Agent, MlpAgent as MlpMessage } from "#dist/generated/rollserve/v1/agent_pb";
+import type { Agent as AgentMessage, MlpAgent as MlpMessage } from "#dist/generated/rollserve/v1/agent_pb";
 import {
   UpdateAgentRequestSchema,
   type AgentUpdate as UpdateMessage,
@@ -41,7 +55,7 @@ async function sent(update: AgentUpdate): Promise<UpdateMessage["update"]> {
   return request.update.value.update;
 }
 
-async function sentAgent(update: AgentUpdate): Promise<Agent["kind"]> {
+async function sentAgent(update: AgentUpdate): Promise<AgentMessage["kind"]> {
   const message = await sent(update);
   assert.equal(message.case, "agent");
   return message.value.kind;
@@ -85,11 +99,14 @@ test("test_float16_rounds_ties_to_even", () => {
 
 test("test_tensor_knows_its_type_and_shape", () => {
   const tensor = Tensor.of(Int16Array.of(1, 2, 3, 4, 5, 6), [3, 2]);
-  assert.equal(tensor.dtype, "int16");
+  const dtype: "int16" = tensor.dtype;
+  assert.equal(dtype, "int16");
   assert.deepEqual([...tensor.row(1)], [3, 4]);
   assert.deepEqual([...tensor.rows(1, 3).as("int16")], [3, 4, 5, 6]);
   assert.deepEqual([...tensor.toFloat32()], [1, 2, 3, 4, 5, 6]);
   assert.throws(() => tensor.as("float32"), /dtype: expected float32, got int16/);
+  assert.deepEqual([...(tensor as Tensor).row(2, "int16")], [5, 6]);
+  assert.throws(() => tensor.row(0, "float32"), /dtype: expected float32, got int16/);
 });
 
 test("test_tensor_refuses_a_shape_of_another_size", () => {
@@ -195,4 +212,80 @@ test("test_parameters_are_sent_alone", async () => {
   const update = await sent({ "0/bias": Tensor.of(Float32Array.of(1, 2)) });
   assert.equal(update.case, "parameters");
   assert.deepEqual([...(update.value.tensors[0]?.tensor?.data ?? [])], [0, 0, 128, 63, 0, 0, 0, 64]);
+});
+
+test("test_parameters_of_agents_can_be_read", () => {
+  for (const parameters of [LAYERS, new Map(Object.entries(LAYERS))]) {
+    const agents = [
+      new MlpAgent(parameters, "categorical"),
+      new PythonAgent("name", { parameters }),
+      new AgentChange({ parameters }),
+    ];
+    for (const agent of agents) {
+      assert.deepEqual([...agent.parameters.keys()], ["0/weight", "0/bias", "1/weight", "1/bias"]);
+      assert.deepEqual(agent.parameters.get("0/weight")?.shape, [8, 4]);
+    }
+  }
+  const action = Tensor.of(Float32Array.of(0.5));
+  assert.equal(new ConstantAgent(action).action.plain, action);
+  assert.equal(new ConstantAgent(new Map([["gas", action]])).action.column("gas"), action);
+});
+
+/** An object with undefined for each optional member, which is a `T` only if `T` says so of each. */
+type WithUndefined<T> = { [K in keyof T]: object extends Pick<T, K> ? T[K] | undefined : T[K] };
+
+/** Return an object whose members of some names are undefined. */
+function undefinedIn<T>(...names: readonly (keyof T)[]): WithUndefined<T> {
+  return Object.fromEntries(names.map((name) => [name, undefined])) as WithUndefined<T>;
+}
+
+/** Return the requests of calls with options, by their RPCs. */
+async function requests(
+  [connection, fragments, evaluation, update, call]: readonly [
+    ConnectOptions,
+    FragmentOptions,
+    EvaluationOptions,
+    UpdateAgentOptions,
+    CallEnvironmentsOptions,
+  ],
+  agent: Agent,
+  env: EnvSpec,
+): Promise<object> {
+  await using server = await serve(() => [{ code: status.INTERNAL, details: "" }]);
+  await using sampler = connect(server.address, { ...connection, shared: true }); // others send their own id
+  for (const each of [
+    sampler.obtainFragments(1, fragments),
+    sampler.evaluate(1n, evaluation),
+    sampler.updateAgent(agent, update),
+    sampler.updateEnv(env),
+    sampler.callEnvironments("method", [], call),
+  ]) {
+    await assert.rejects(each, ServerError);
+  }
+  return Object.fromEntries(server.calls.map(({ rpc, request }) => [rpc, request]));
+}
+
+test("test_undefined_options_are_as_if_left_out", async () => {
+  const options = [
+    undefinedIn<ConnectOptions>("ca", "cert", "key", "tls", "token", "tokenFile", "compression", "sampler"),
+    undefinedIn<FragmentOptions>("seed", "agent", "signal", "compression", "deliver", "rowStepCount", "temperature"),
+    undefinedIn<EvaluationOptions>("env", "policyMaps", "timeoutSeconds", "returnEpisodes", "firstEpisodeIndex"),
+    undefinedIn<UpdateAgentOptions>("skipIfIdentical", "signal"),
+    undefinedIn<CallEnvironmentsOptions>("envVersion"),
+  ] as const;
+  const mlp = undefinedIn<MlpSettings>("activation", "normalizationClip", "minLogStd", "epsilon", "actionMask");
+  const transforms: Transform[] = [{ clipRewards: { low: undefined, high: 1 } }];
+  const env = undefinedIn<Omit<EnvSpec, "id">>("kwargs", "wrappers", "task", "resetOptions", "numRows", "globalState");
+  assert.deepEqual(
+    await requests(options, new MlpAgent(LAYERS, "categorical", mlp), { ...env, id: "Env-v1", transforms }),
+    await requests([{}, {}, {}, {}, {}], new MlpAgent(LAYERS, "categorical"), {
+      id: "Env-v1",
+      transforms: [{ clipRewards: { high: 1 } }],
+    }),
+  );
+  const onnx = await sentAgent(new OnnxAgent(Uint8Array.of(1), "actions", undefinedIn<OnnxNames>("inputs", "infos")));
+  assert.deepEqual(onnx, await sentAgent(new OnnxAgent(Uint8Array.of(1), "actions")));
+  const discrete = { kind: "discrete", n: 2n, start: 0n } as const;
+  const initial = MlpAgent.initial(discrete, discrete, undefinedIn<InitialMlp>("hiddenSizes", "activation", "random"));
+  assert.equal(initial.parameters.size, 6);
 });
