@@ -176,7 +176,8 @@ func decodeAgentReturns(message *pb.AgentReturns, numEpisodes int) (*AgentReturn
 }
 
 // Evaluate evaluates the agent on a number of episodes, in environments that only evaluations use. It uses and changes
-// nothing of the sampler's own, such as its sequence or its environments.
+// nothing of the sampler's own, such as its sequence or its environments. Without a seed, every evaluation plays the
+// same episodes.
 func (s *Sampler) Evaluate(ctx context.Context, numEpisodes int, options *EvaluationOptions) (*Evaluation, error) {
 	episodeCount, err := countOf("numEpisodes", numEpisodes)
 	if err != nil {

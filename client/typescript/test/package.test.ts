@@ -1,6 +1,10 @@
 import assert from "node:assert/strict";
-import { existsSync, readFileSync } from "node:fs";
+import { execFileSync } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
+import { fileURLToPath } from "node:url";
 
 interface Package {
   readonly scripts: Readonly<Record<string, string>>;
@@ -8,6 +12,7 @@ interface Package {
 }
 
 const root = new URL("../../", import.meta.url);
+const readme = readFileSync(new URL("README.md", root), "utf8");
 const { scripts, exports } = JSON.parse(readFileSync(new URL("package.json", root), "utf8")) as Package;
 
 test("test_install_runs_no_scripts", () => {
@@ -25,4 +30,33 @@ test("test_exported_files_exist", () => {
     files.filter((file) => !existsSync(new URL(file, root))),
     [],
   );
+});
+
+test("test_links_of_the_readme_lead_to_the_repository_from_anywhere", () => {
+  const links = [...readme.matchAll(/\]\((.*?)\)/g)].map(([, link = ""]) => link);
+  assert.ok(links.length > 0);
+  for (const link of links) {
+    const path = /^https:\/\/github\.com\/rollserve\/rollserve\/(?:blob|tree)\/main\/(.*)$/.exec(link)?.[1];
+    assert.ok(path !== undefined && existsSync(new URL(`../../${path}`, root)), link);
+  }
+});
+
+test("test_example_of_the_readme_compiles_with_its_settings_and_with_strict_ones", () => {
+  const folder = mkdtempSync(join(tmpdir(), "rollserve-"));
+  try {
+    const block = (language: string): string =>
+      new RegExp(`^\`\`\`${language}\\n(.*?)^\`\`\``, "ms").exec(readme)?.[1] ?? assert.fail(`no ${language}`);
+    writeFileSync(join(folder, "package.json"), '{ "type": "module" }');
+    writeFileSync(join(folder, "tsconfig.json"), block("json"));
+    writeFileSync(join(folder, "main.ts"), block("ts"));
+    mkdirSync(join(folder, "node_modules"));
+    symlinkSync(fileURLToPath(root), join(folder, "node_modules", "rollserve"));
+    symlinkSync(fileURLToPath(new URL("node_modules/@types", root)), join(folder, "node_modules", "@types"));
+    const tsc = fileURLToPath(new URL("node_modules/typescript/bin/tsc", root));
+    const strict = ["--exactOptionalPropertyTypes", "--noUncheckedIndexedAccess", "--skipLibCheck", "false"];
+    execFileSync(process.execPath, [tsc, "--project", folder, ...strict], { encoding: "utf8" });
+    execFileSync(process.execPath, ["--check", join(folder, "main.js")], { encoding: "utf8" }); // of any Node from 20
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });

@@ -105,7 +105,7 @@ class Sampler {
   MultiAgentSampler multi_agent() const;
 
   /// Evaluate the agent on a number of episodes, in environments that only evaluations use. Nothing of the sampler's
-  /// own changes, such as its sequence or its environments.
+  /// own changes, such as its sequence or its environments. Without a seed, every evaluation plays the same episodes.
   Evaluation evaluate(std::uint32_t num_episodes, const EvaluationOptions& options = {});
   /// Evaluate K parameter sets of the agent on a number of episodes each.
   ///

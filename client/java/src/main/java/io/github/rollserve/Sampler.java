@@ -403,7 +403,8 @@ public final class Sampler implements AutoCloseable {
 
     /**
      * Evaluates the agent on a number of episodes, in environments that only evaluations use. It uses and changes
-     * nothing of the sampler's own, such as its sequence or its environments.
+     * nothing of the sampler's own, such as its sequence or its environments. Without a seed, every evaluation plays
+     * the same episodes.
      *
      * @param numEpisodes the number of episodes
      * @return the result
