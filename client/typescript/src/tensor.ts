@@ -51,15 +51,22 @@ export class Tensor<D extends DType = DType> {
   }
 
   /**
-   * Return a tensor that refers to a typed array.
+   * Return a tensor that refers to a typed array, which tells the type of the elements.
    *
    * @param array - The elements in C order.
    * @param shape - The size of each dimension; one dimension by default.
-   * @param dtype - The type of the elements, where the array does not tell: `bool` for a Uint8Array, `float16` for the
-   * bits in a Uint16Array.
-   * @throws TypeError - A type that the array cannot hold, or another number of elements than the shape has.
+   * @throws TypeError - Another number of elements than the shape has.
    */
   static of<A extends TypedArray>(array: A, shape?: readonly number[]): Tensor<DTypeOf<A>>;
+  /**
+   * Return a tensor that refers to a typed array with elements of a type, where the array does not tell: `bool` for a
+   * Uint8Array, `float16` for the bits in a Uint16Array.
+   *
+   * @param array - The elements in C order.
+   * @param shape - The size of each dimension.
+   * @param dtype - The type of the elements.
+   * @throws TypeError - A type that the array cannot hold, or another number of elements than the shape has.
+   */
   static of<D extends DType>(array: TypedArrays[D], shape: readonly number[], dtype: D): Tensor<D>;
   static of(array: TypedArray, shape: readonly number[] = [array.length], dtype?: DType): Tensor {
     const known = dtypeOf(array);
@@ -137,14 +144,13 @@ export class Tensor<D extends DType = DType> {
     return new Tensor(this.dtype, shape, bytes.subarray(begin * rowBytes, end * rowBytes));
   }
 
-  /**
-   * Return the elements of one row, which share this tensor's elements; a row of a vector is one element.
-   *
-   * @param index - The position of the row.
-   * @param dtype - The type of the elements, where the compiler does not know it.
-   * @throws TypeError - A tensor of another type than `dtype`.
-   */
+  /** Return the elements of one row, which share this tensor's elements; a row of a vector is one element. */
   row(index: number): TypedArrays[D];
+  /**
+   * Return the elements of one row as the typed array of a type, where the compiler does not know it.
+   *
+   * @throws TypeError - A tensor of another type.
+   */
   row<E extends DType>(index: number, dtype: E): TypedArrays[E];
   row(index: number, dtype: DType = this.dtype): TypedArray {
     return this.rows(index, index + 1).as(dtype);
