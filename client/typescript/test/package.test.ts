@@ -33,7 +33,7 @@ test("test_exported_files_exist", () => {
 });
 
 test("test_links_of_the_readme_lead_to_the_repository_from_anywhere", () => {
-  const links = [...readme.matchAll(/\]\((.*?)\)/g)].map(([, link = ""]) => link);
+  const links = [...readme.matchAll(/\](?:\(|: )([^\s)]*)/g)].map(([, link = ""]) => link);
   assert.ok(links.length > 0);
   for (const link of links) {
     const path = /^https:\/\/github\.com\/rollserve\/rollserve\/(?:blob|tree)\/main\/(.*)$/.exec(link)?.[1];
