@@ -84,7 +84,7 @@ def test_call_fails_after_an_update_by_another_client(both: Both, update: str, c
     getattr(second, method)(argument)
     num_steps = num_simulated_steps(first)
     version = before.env_version if field == ENV else before.policy_version
-    quotes = (f"expected {version},", f"got {version + 1},", "shared=True", "again")
+    quotes = (f"expected {version},", f"got {version + 1},", "connect as shared", "again")
     with raises(rollserve.PreconditionError, field=f"options.{field}", reason=Reason.UNEXPECTED_VERSION, quotes=quotes):
         getattr(first, name)(value, **options)
     assert num_simulated_steps(first) == num_steps

@@ -84,7 +84,8 @@ async def test_soft_horizon_does_not_reset_rows() -> None:
         assert pieces[-1].terminated[0]
 
 
-@pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.slow), SOFT], ids=["free", "soft"])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, SOFT], ids=["free", "soft"])
 async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: Backend, options: dict[str, Any]) -> None:
     calls = [30, 3000, 10, 3000]
     async with pool_of(ray_backend, CARTPOLE, workers=2) as pool:
