@@ -30,7 +30,7 @@ class PongMemory(gym.Wrapper[np.ndarray, np.int64, np.ndarray, np.int64]):
     """Bytes of the memory: height of the own paddle and of the other one, column and height of the ball."""
 
     def __init__(self, render_mode: str | None = None) -> None:
-        kwargs = {"obs_type": "ram", "frameskip": 4, "repeat_action_probability": 0.0}
+        kwargs: dict[str, Any] = {"obs_type": "ram", "frameskip": 4, "repeat_action_probability": 0.0}
         super().__init__(gym.make("ALE/Pong-v5", render_mode=render_mode, **kwargs))
         self.observation_space = gym.spaces.Box(-1.0, 1.0, (8,), np.float32)
         self.action_space = gym.spaces.Discrete(len(self.ACTIONS))
@@ -43,7 +43,7 @@ class PongMemory(gym.Wrapper[np.ndarray, np.int64, np.ndarray, np.int64]):
         return self._observe(memory), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        memory, reward, terminated, truncated, _ = self.env.step(self.ACTIONS[action])
+        memory, reward, terminated, truncated, _ = self.env.step(np.int64(self.ACTIONS[action]))
         return self._observe(memory), float(reward), terminated, truncated, {}
 
     def _observe(self, memory: np.ndarray) -> np.ndarray:

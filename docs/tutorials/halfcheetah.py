@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import torch
 from matplotlib.figure import Figure
@@ -53,7 +55,8 @@ if __name__ == "__main__":
     options = ("--env", "HalfCheetah-v5", "--workers", "2", "--rows", "4", "--seed", "0")
     with local_server(*options, log="server.log") as server, rollserve.connect(server.address) as sampler:
         curve = train(sampler, num_iterations=244)
-        np.savez("agent.npz", **sampler.agent_parameters())
+        parameters: dict[str, Any] = sampler.agent_parameters()
+        np.savez("agent.npz", **parameters)
         print(f"evaluation: {sampler.evaluate(20, deterministic=True)}")
 
     figure = Figure(layout="constrained")
