@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollserve.data.networks import ACTIVATIONS
+from rollserve.learning.activations import ACTIVATIONS
 from rollserve_wire.checks import type_error
 from rollserve_wire.errors import mismatch
 from rollserve_wire.extras import load
