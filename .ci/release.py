@@ -145,7 +145,7 @@ Nothing is published. These commands do it, from this folder, after `git commit`
   npm publish dist/rollserve-{version}.tgz
   mvn --file client/java -Prelease,publish deploy
   buf push --label v{version}
-  docker push rollserve-server:{version}
+  for image in server worker trainer; do docker push rollserve-$image:{version}; done
   gh release create v{version} dist/* --notes-file CHANGELOG.md
 """
 
