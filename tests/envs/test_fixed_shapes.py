@@ -128,7 +128,7 @@ def test_networks_act_on_numbers_among_them_and_receipts_verify_them(
 
 
 def test_more_elements_than_there_is_room_for_are_an_error_that_names_the_limit(sampler: rollserve.Sampler) -> None:
-    text = r"edges: expected at most 1, got \d+: FixedShapes takes max_edges"  # at its first reset, with each seed
+    text = "edges: expected at most 1, got 12: FixedShapes takes max_edges"  # at the first reset with the last seed
     with raises(rollserve.InvalidArgumentError, reason=rollserve.Reason.ENV_REFUSED, match=text):
         sampler.update_env(assorted(most=50, max_items=50, max_edges=1))
 
