@@ -337,8 +337,8 @@ class SlowJournalBackend(KillableBackend):
         self.is_open.set()
         self.fails = False
 
-    async def open_journal(self) -> Any:
-        journal: Any = await super().open_journal()
+    async def open_journal(self, check: Any) -> Any:
+        journal: Any = await super().open_journal(check)
         journal.write = self._write
         return journal
 

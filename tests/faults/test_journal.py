@@ -58,14 +58,14 @@ class LastingBackend(KillableBackend):
     Attributes:
         kept: what the journal keeps, or None before the first pool.
         is_failing: whether writes to the journal fail.
-        has_room: whether new workers start.
+        is_roomy: whether new workers start.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.kept: KeptRecords | None = None
         self.is_failing = False
-        self.has_room = True
+        self.is_roomy = True
         self._epoch = 0
 
     def left(self) -> SavedSampler | None:
@@ -75,9 +75,11 @@ class LastingBackend(KillableBackend):
         records = [pb.SavedRecord.FromString(b"".join(record)) for record in self.kept]
         return read_records(records, in_journal=True)
 
-    async def open_journal(self) -> Any:
+    async def open_journal(self, check: Callable[[SavedSampler], object]) -> Any:
+        if (left := self.left()) is not None:
+            check(left)
         self._epoch += 1
-        journal: Any = await super().open_journal()
+        journal: Any = await super().open_journal(check)
         journal.epoch, journal.state = self._epoch, self.left()
         journal.follows_loss = journal.state is None and self._epoch > 1
         journal.begin, journal.write = self._begin, self._write
@@ -95,7 +97,7 @@ class LastingBackend(KillableBackend):
             self.kept.apply(map(b"".join, entry_records(self._header(), **changes)))
 
     def create_worker(self, worker_index: int, settings: Any) -> Any:
-        if not self.has_room:
+        if not self.is_roomy:
             return _NeverStarts()
         return super().create_worker(worker_index, settings)
 
@@ -104,6 +106,8 @@ class LastingBackend(KillableBackend):
 
 
 class _NeverStarts:
+    is_outdated = False
+
     async def call(self, *_: Any) -> Any:
         await asyncio.Event().wait()
 
@@ -395,22 +399,22 @@ async def test_takeover_serves_with_the_workers_that_are_left() -> None:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, target, seed=1) for target in (AtLeast(500), Exactly(20))]
     del backend.handles[1]
-    backend.has_room = False
+    backend.is_roomy = False
     async with pool_on(backend, start_seconds=1) as pool:
         assert num_healthy(pool) == 1
         assert equal(await sample(pool, AtLeast(500), seed=1), expected[0])
-        backend.has_room = True
+        backend.is_roomy = True
         await until(lambda: num_healthy(pool) == 2)
         assert equal(await sample(pool, Exactly(20), seed=1), expected[1])
         (missing,) = (worker for worker in pool.status().workers if worker.num_restarts)
         assert missing.index == 1
-    backend.has_room = False
+    backend.is_roomy = False
     del backend.handles[0]
     async with pool_on(backend, min_healthy_workers=2, start_seconds=1) as pool:
         assert [worker.healthy for worker in pool.status().workers] == [False, True]
         with raises(TooFewWorkersError, reason=Reason.TOO_FEW_WORKERS, match=r"\b1\b.*\b2\b.*worker 0"):
             await sample(pool, AtLeast(1))
-        backend.has_room = True
+        backend.is_roomy = True
         await until(lambda: num_healthy(pool) == 2)
         assert equal(await sample(pool, AtLeast(500), seed=1), expected[0])
     with raises(InvalidValueError, field="min_healthy_workers", reason=Reason.INVALID_VALUE):

@@ -23,14 +23,15 @@ from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve_server import __version__
 from rollserve_server.agents import AgentSource, OnnxModel, RandomSpec
 from rollserve_server.errors import InvalidValueError, SamplerLostError
 from rollserve_server.pool.backends.ray.identity import SamplerIdentity
 from rollserve_server.pool.backends.ray.journal import RayJournal
+from rollserve_server.pool.backends.ray.journal_actor import JOURNAL_FORMAT
 from rollserve_server.pool.backends.ray.journal_handle import JournalHandle
 from rollserve_server.pool.state.records import Record, sampler_records
 from rollserve_server.pool.state.saved_sampler import SavedSampler
+from rollserve_server.sampling import ORDERS_FORMAT
 from rollserve_wire.v1 import journal_pb2
 from rollserve_wire.v1.saved_sampler_pb2 import SavedHeader, SavedRecord
 
@@ -40,10 +41,12 @@ OTHER_VERSION = """
 import runpy
 import rollserve_server
 
-rollserve_server.__version__ = "0.1.99"
+from rollserve_server.sampling import protocol
+
+rollserve_server.__version__, protocol.ORDERS_FORMAT = "0.1.99", {}
 runpy.run_module("rollserve_server", run_name="__main__", alter_sys=True)
 """
-"""A program that is a server of another version, as far as its state says."""
+"""A program that is a server of another version, as far as its state says, with a format of orders."""
 
 ACTORS = """
 import os, sys, time
@@ -97,10 +100,12 @@ class FakeJournal:
         is_alive: whether nobody has killed it.
     """
 
-    def __init__(self, left: Sequence[bytes], software: str = "0.1.99", replaces: FakeJournal | None = None) -> None:
+    def __init__(
+        self, left: Sequence[bytes], journal_format: int = JOURNAL_FORMAT, replaces: FakeJournal | None = None
+    ) -> None:
         self._left = left
         self._replaces = replaces
-        self._software = software
+        self._format = journal_format
         self.requests: list[tuple[int, list[bytes]]] = []
         self.is_lost = False
         self.is_alive = True
@@ -110,9 +115,9 @@ class FakeJournal:
             self.is_lost = False
             raise ray.exceptions.RayActorError
         self.requests.append((request.method, list(map(b"".join, records))))
-        is_acquired = request.method == journal_pb2.JOURNAL_METHOD_ACQUIRE
-        answer = journal_pb2.JournalAnswer(epoch=1, software_version=self._software)
-        return answer, [memoryview(each) for each in self._left if is_acquired]
+        has_state = request.method in (journal_pb2.JOURNAL_METHOD_ACQUIRE, journal_pb2.JOURNAL_METHOD_READ)
+        answer = journal_pb2.JournalAnswer(epoch=1, software_version="0.1.99", format=self._format)
+        return answer, [memoryview(each) for each in self._left if has_state]
 
     def kill(self) -> None:
         self.is_alive = False
@@ -131,7 +136,8 @@ async def opened(monkeypatch: pytest.MonkeyPatch, journal: FakeJournal) -> Async
 
     monkeypatch.setattr("rollserve_server.pool.backends.ray.journal.has_other_journals", has_none)
     monkeypatch.setattr(JournalHandle, "find_or_start", lambda _: journal)
-    opened = await RayJournal.open(SamplerIdentity.of(b"", "namespace"), 60.0, discard=False)
+    identity = SamplerIdentity.of(b"", "namespace")
+    opened = await RayJournal.open(identity, 60.0, check=lambda _: None, discard=False, on_wait=None)
     try:
         yield opened
     finally:
@@ -163,17 +169,17 @@ async def test_journal_that_is_lost_during_takeover_gets_back_what_was_left(monk
     async with opened(monkeypatch, journal):
         journal.is_lost = True
         async with asyncio.timeout(10):
-            await until(lambda: len(journal.requests) > 1)
-    assert journal.requests[1] == (journal_pb2.JOURNAL_METHOD_RESTORE, records)
+            await until(lambda: len(journal.requests) > 2)
+    assert journal.requests[2] == (journal_pb2.JOURNAL_METHOD_RESTORE, records)
 
 
 @pytest.mark.parametrize("starts", [True, False])
-async def test_journal_of_another_version_ends_once_another_has_the_state(
+async def test_journal_of_another_format_ends_once_another_has_the_state(
     monkeypatch: pytest.MonkeyPatch, starts: bool
 ) -> None:
     records, state = await left_by_a_pool(RandomSpec())
-    old = FakeJournal(records)
-    new = FakeJournal((), __version__, old)
+    old = FakeJournal(records, 0)
+    new = FakeJournal((), JOURNAL_FORMAT, old)
     given: list[bytes] = []
     new.is_lost = not starts
 
@@ -224,20 +230,22 @@ def test_server_refuses_a_journal_in_an_old_format_unless_it_may_end_the_sampler
 
 
 @pytest.mark.slow
-def test_server_takes_over_from_another_version_with_workers_and_a_journal_of_its_own(
-    cluster: RayCluster, tmp_path: Path
+@pytest.mark.parametrize("orders_format", [0, ORDERS_FORMAT])
+def test_server_takes_over_from_another_version_with_workers_of_its_own(
+    cluster: RayCluster, tmp_path: Path, orders_format: int
 ) -> None:
-    other = cluster_server(cluster, tmp_path, *OPTIONS, run=("-c", OTHER_VERSION))
+    run = "-c", OTHER_VERSION.format(orders_format)
+    other = cluster_server(cluster, tmp_path, *OPTIONS, run=run)
     with other as server, rollserve.connect(server.address) as sampler:
         sampler.update_agent(rollserve.RandomAgent())
         expected = sampler.obtain_samples(100, seed=3)
-    before = cluster.actors()
+    before = cluster.actors("WorkerActor")
     with cluster_server(cluster, tmp_path, *OPTIONS) as server:
         with rollserve.connect(server.address) as sampler:
             assert sampler.status().policy_version == 1
             assert equal(sampler.obtain_samples(100, seed=3), expected)
-        assert len(before) == len(cluster.actors()) == 3
-        assert soon(lambda: not set(before) & set(cluster.actors()))
+        assert soon(lambda: not before & cluster.actors("WorkerActor"))
+        assert soon(lambda: len(cluster.actors()) == 3)
         server.process.kill()
     with cluster_server(cluster, tmp_path, *OPTIONS) as server:
         with rollserve.connect(server.address) as sampler:
@@ -251,11 +259,11 @@ def test_server_takes_over_from_another_version_with_workers_and_a_journal_of_it
 def test_server_that_cannot_take_over_from_another_version_leaves_its_workers(
     cluster: RayCluster, tmp_path: Path
 ) -> None:
-    other = ("-c", OTHER_VERSION)
+    other = ("-c", OTHER_VERSION.format(ORDERS_FORMAT))
     with cluster_server(cluster, tmp_path, *OPTIONS, "--seed", "1", run=other) as server:
         server.process.kill()
-    before = cluster.actors()
-    assert len(before) == 3
+    before, workers = cluster.actors(), cluster.actors("WorkerActor")
+    assert (len(before), len(workers)) == (3, 2)
     with (
         pytest.raises(RuntimeError, match=r"cannot serve error='seed: expected 1, got 2"),
         cluster_server(cluster, tmp_path, *OPTIONS, "--seed", "2"),
@@ -265,7 +273,7 @@ def test_server_that_cannot_take_over_from_another_version_leaves_its_workers(
     with cluster_server(cluster, tmp_path, *OPTIONS, "--seed", "1", run=other):
         assert cluster.actors() == before
     with cluster_server(cluster, tmp_path, *OPTIONS, "--no-adopt") as server:
-        assert soon(lambda: not before & cluster.actors())  # this version has replaced the journal, too
+        assert soon(lambda: not workers & cluster.actors())
         server.process.terminate()
         assert server.process.wait(30) == 0
     assert soon(lambda: not cluster.actors())

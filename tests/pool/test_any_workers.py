@@ -105,8 +105,11 @@ class SlowBackend:
     def create_worker(self, worker_index: int, config: WorkerSettings) -> WorkerHandle:
         return SlowWorker(self._backend.create_worker(worker_index, config), self._random)
 
-    async def open_journal(self) -> Any:
-        return await self._backend.open_journal()
+    async def open_journal(self, check: Any) -> Any:
+        return await self._backend.open_journal(check)
+
+    def has_room(self) -> bool:
+        return True
 
     def find_worker(self, worker_index: int) -> None:
         return None

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1arollserve/v1/journal.proto\x12\x0crollserve.v1\"\xaf\x01\n\x0eJournalRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12+\n\x06method\x18\x02 \x01(\x0e\x32\x1b.rollserve.v1.JournalMethod\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12)\n\x05owner\x18\x04 \x01(\x0b\x32\x1a.rollserve.v1.JournalOwner\x12\x16\n\x0eorphan_seconds\x18\x05 \x01(\x01\x12\x0f\n\x07\x64iscard\x18\x06 \x01(\x08\"0\n\x0cJournalOwner\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x12\n\nprocess_id\x18\x02 \x01(\x03\"\x9f\x01\n\rJournalAnswer\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12)\n\x05owner\x18\x03 \x01(\x0b\x32\x1a.rollserve.v1.JournalOwner\x12\x15\n\rrenewal_count\x18\x04 \x01(\x03\x12\x14\n\x0c\x66ollows_loss\x18\x05 \x01(\x08\x12\x18\n\x10software_version\x18\x06 \x01(\t*\x9d\x01\n\rJournalMethod\x12\x1e\n\x1aJOURNAL_METHOD_UNSPECIFIED\x10\x00\x12\x1a\n\x16JOURNAL_METHOD_ACQUIRE\x10\x01\x12\x1a\n\x16JOURNAL_METHOD_RESTORE\x10\x02\x12\x18\n\x14JOURNAL_METHOD_WRITE\x10\x03\x12\x1a\n\x16JOURNAL_METHOD_RELEASE\x10\x04\x42\x1a\n\x16io.github.rollserve.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1arollserve/v1/journal.proto\x12\x0crollserve.v1\"\xbf\x01\n\x0eJournalRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12+\n\x06method\x18\x02 \x01(\x0e\x32\x1b.rollserve.v1.JournalMethod\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12)\n\x05owner\x18\x04 \x01(\x0b\x32\x1a.rollserve.v1.JournalOwner\x12\x16\n\x0eorphan_seconds\x18\x05 \x01(\x01\x12\x0f\n\x07\x64iscard\x18\x06 \x01(\x08\x12\x0e\n\x06unused\x18\x07 \x01(\x08\"0\n\x0cJournalOwner\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x12\n\nprocess_id\x18\x02 \x01(\x03\"\xaf\x01\n\rJournalAnswer\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12)\n\x05owner\x18\x03 \x01(\x0b\x32\x1a.rollserve.v1.JournalOwner\x12\x15\n\rrenewal_count\x18\x04 \x01(\x03\x12\x14\n\x0c\x66ollows_loss\x18\x05 \x01(\x08\x12\x18\n\x10software_version\x18\x06 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x07 \x01(\r*\xb6\x01\n\rJournalMethod\x12\x1e\n\x1aJOURNAL_METHOD_UNSPECIFIED\x10\x00\x12\x1a\n\x16JOURNAL_METHOD_ACQUIRE\x10\x01\x12\x1a\n\x16JOURNAL_METHOD_RESTORE\x10\x02\x12\x18\n\x14JOURNAL_METHOD_WRITE\x10\x03\x12\x1a\n\x16JOURNAL_METHOD_RELEASE\x10\x04\x12\x17\n\x13JOURNAL_METHOD_READ\x10\x05\x42\x1a\n\x16io.github.rollserve.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,12 +32,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollserve_wire.v1.journal_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\026io.github.rollserve.v1P\001'
-  _globals['_JOURNALMETHOD']._serialized_start=435
-  _globals['_JOURNALMETHOD']._serialized_end=592
+  _globals['_JOURNALMETHOD']._serialized_start=467
+  _globals['_JOURNALMETHOD']._serialized_end=649
   _globals['_JOURNALREQUEST']._serialized_start=45
-  _globals['_JOURNALREQUEST']._serialized_end=220
-  _globals['_JOURNALOWNER']._serialized_start=222
-  _globals['_JOURNALOWNER']._serialized_end=270
-  _globals['_JOURNALANSWER']._serialized_start=273
-  _globals['_JOURNALANSWER']._serialized_end=432
+  _globals['_JOURNALREQUEST']._serialized_end=236
+  _globals['_JOURNALOWNER']._serialized_start=238
+  _globals['_JOURNALOWNER']._serialized_end=286
+  _globals['_JOURNALANSWER']._serialized_start=289
+  _globals['_JOURNALANSWER']._serialized_end=464
 # @@protoc_insertion_point(module_scope)

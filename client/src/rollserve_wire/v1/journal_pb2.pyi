@@ -35,6 +35,8 @@ class _JournalMethodEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     """Renew the lease of the epoch, unless a later server has it, and apply the records to the state."""
     JOURNAL_METHOD_RELEASE: _JournalMethod.ValueType  # 4
     """End the lease of the epoch."""
+    JOURNAL_METHOD_READ: _JournalMethod.ValueType  # 5
+    """Answer with the state, whoever has the lease. Journals of servers before 0.4.0 answer without."""
 
 class JournalMethod(_JournalMethod, metaclass=_JournalMethodEnumTypeWrapper):
     """What a journal is to do."""
@@ -51,6 +53,8 @@ JOURNAL_METHOD_WRITE: JournalMethod.ValueType  # 3
 """Renew the lease of the epoch, unless a later server has it, and apply the records to the state."""
 JOURNAL_METHOD_RELEASE: JournalMethod.ValueType  # 4
 """End the lease of the epoch."""
+JOURNAL_METHOD_READ: JournalMethod.ValueType  # 5
+"""Answer with the state, whoever has the lease. Journals of servers before 0.4.0 answer without."""
 global___JournalMethod = JournalMethod
 
 @typing.final
@@ -60,8 +64,8 @@ class JournalRequest(google.protobuf.message.Message):
     derives from the sampler's secret. The answer has the same form. Large agents are records beside the request, with an
     HMAC-SHA256 of their own.
 
-    The journal may be of another version than the server, which gets the lease and the state from it, and then hands all of
-    the state to a journal of its own version. The server refuses a state whose header has a higher `format` than its own.
+    The journal may be of another version than the server, which gets the lease and the state from it. The server refuses a
+    state whose header has a higher `format` than its own.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -72,6 +76,7 @@ class JournalRequest(google.protobuf.message.Message):
     OWNER_FIELD_NUMBER: builtins.int
     ORPHAN_SECONDS_FIELD_NUMBER: builtins.int
     DISCARD_FIELD_NUMBER: builtins.int
+    UNUSED_FIELD_NUMBER: builtins.int
     nonce: builtins.bytes
     """Random bytes, which the answer repeats."""
     method: global___JournalMethod.ValueType
@@ -82,6 +87,10 @@ class JournalRequest(google.protobuf.message.Message):
     """The seconds without a server after which the sampler ends, where a server wants the lease."""
     discard: builtins.bool
     """Whether to drop the state that an earlier server left."""
+    unused: builtins.bool
+    """Whether the server has not come to serve the sampler, where it ends its lease: the sampler then counts as without a
+    server since its last one.
+    """
     @property
     def owner(self) -> global___JournalOwner:
         """The server, where it wants the lease."""
@@ -95,9 +104,10 @@ class JournalRequest(google.protobuf.message.Message):
         owner: global___JournalOwner | None = ...,
         orphan_seconds: builtins.float = ...,
         discard: builtins.bool = ...,
+        unused: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["owner", b"owner"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["discard", b"discard", "epoch", b"epoch", "method", b"method", "nonce", b"nonce", "orphan_seconds", b"orphan_seconds", "owner", b"owner"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["discard", b"discard", "epoch", b"epoch", "method", b"method", "nonce", b"nonce", "orphan_seconds", b"orphan_seconds", "owner", b"owner", "unused", b"unused"]) -> None: ...
 
 global___JournalRequest = JournalRequest
 
@@ -125,7 +135,7 @@ global___JournalOwner = JournalOwner
 
 @typing.final
 class JournalAnswer(google.protobuf.message.Message):
-    """The journal's answer. The state that an earlier server left follows, if the server has got the lease."""
+    """The journal's answer. The state follows, if the server has got the lease, or reads it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -135,6 +145,7 @@ class JournalAnswer(google.protobuf.message.Message):
     RENEWAL_COUNT_FIELD_NUMBER: builtins.int
     FOLLOWS_LOSS_FIELD_NUMBER: builtins.int
     SOFTWARE_VERSION_FIELD_NUMBER: builtins.int
+    FORMAT_FIELD_NUMBER: builtins.int
     nonce: builtins.bytes
     """The random bytes of the request."""
     epoch: builtins.int
@@ -145,6 +156,8 @@ class JournalAnswer(google.protobuf.message.Message):
     """Whether the sampler of an earlier server was lost, together with its journal."""
     software_version: builtins.str
     """The version of the server that started the journal."""
+    format: builtins.int
+    """The format of the requests that the journal knows. A server replaces a journal of another format."""
     @property
     def owner(self) -> global___JournalOwner:
         """The server that has the lease, or had it before."""
@@ -158,8 +171,9 @@ class JournalAnswer(google.protobuf.message.Message):
         renewal_count: builtins.int = ...,
         follows_loss: builtins.bool = ...,
         software_version: builtins.str = ...,
+        format: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["owner", b"owner"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "follows_loss", b"follows_loss", "nonce", b"nonce", "owner", b"owner", "renewal_count", b"renewal_count", "software_version", b"software_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "follows_loss", b"follows_loss", "format", b"format", "nonce", b"nonce", "owner", b"owner", "renewal_count", b"renewal_count", "software_version", b"software_version"]) -> None: ...
 
 global___JournalAnswer = JournalAnswer

@@ -206,6 +206,11 @@ class SavedPool(google.protobuf.message.Message):
     POLICY_VERSIONS_FIELD_NUMBER: builtins.int
     ENVIRONMENT_VERSIONS_FIELD_NUMBER: builtins.int
     ROW_SEQUENCES_FIELD_NUMBER: builtins.int
+    ORDERS_FORMAT_FIELD_NUMBER: builtins.int
+    orders_format: builtins.int
+    """The format of what the server and its workers exchange. A server of another one replaces the workers; 0 is another one
+    than any.
+    """
     @property
     def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedWorker]:
         """The totals of the workers in each slot."""
@@ -234,9 +239,10 @@ class SavedPool(google.protobuf.message.Message):
         policy_versions: collections.abc.Iterable[builtins.int] | None = ...,
         environment_versions: collections.abc.Iterable[builtins.int] | None = ...,
         row_sequences: collections.abc.Iterable[builtins.int] | None = ...,
+        orders_format: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["departed", b"departed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["departed", b"departed", "environment_versions", b"environment_versions", "policy_versions", b"policy_versions", "row_sequences", b"row_sequences", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["departed", b"departed", "environment_versions", b"environment_versions", "orders_format", b"orders_format", "policy_versions", b"policy_versions", "row_sequences", b"row_sequences", "workers", b"workers"]) -> None: ...
 
 global___SavedPool = SavedPool
 

@@ -20,7 +20,7 @@ from rollserve_server.pool.parts import PoolParts, decide
 from rollserve_server.pool.requests import ANY_VERSIONS
 from rollserve_server.pool.results import PoolStatus, WorkerStatus
 from rollserve_server.pool.saving import journal_header, journal_state, restore_into, save, settings_of, take_over
-from rollserve_server.pool.takeover import reconcile
+from rollserve_server.pool.takeover import check_left, reconcile
 from rollserve_server.pool.versions.agent_updates import AgentQueries
 from rollserve_server.pool.versions.env_calls import EnvCalls
 from rollserve_server.pool.versions.env_videos import EnvVideos
@@ -128,7 +128,7 @@ class Pool:
                 was made with other settings.
         """
         pickle_uniform_boxes()
-        journal = await backend.open_journal()
+        journal = await backend.open_journal(lambda state: check_left(settings, env, state))
         left = journal.state
         run = None if left is None else left.run
         try:
@@ -154,6 +154,7 @@ class Pool:
             else:
                 await parts.begin(env)
             await journal.begin(pool._state, lambda: journal_header(parts))
+            parts.workers.renew_soon()
             if left is not None:
                 version = parts.versions.agents.number
                 _log.info("sampler taken over", extra={"epoch": journal.epoch, "policy_version": version})

@@ -26,7 +26,7 @@ from rollserve_server.pool.state.saved_sampler import (
     SavedSampler,
 )
 from rollserve_server.pool.state.versions import AgentSpaces, AgentVersion
-from rollserve_server.sampling import action_log_leaves
+from rollserve_server.sampling import ORDERS_FORMAT, action_log_leaves
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def journal_header(parts: PoolParts) -> SavedHeader:
         sorted(kept.agents),
         sorted(kept.envs),
         parts.row_sequences.numbers(),
+        ORDERS_FORMAT,
     )
     return dataclasses.replace(_header(parts), pool=pool)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollserve_server.settings import PoolSettings
     from rollserve_wire.environments import EnvSpec
 
-__all__ = ["own_seed", "reconcile"]
+__all__ = ["check_left", "own_seed", "reconcile"]
 
 _log = logging.getLogger(__name__)
 
@@ -25,10 +25,8 @@ _KEY = (0, 0)
 _HINT = "the sampler in the cluster has this value; --no-adopt ends it and starts a new one"
 
 
-def reconcile(settings: PoolSettings, env: EnvSpec, state: SavedSampler) -> PoolSettings:
-    """Return this server's settings, reconciled with the state of the sampler that it takes over.
-
-    What clients have changed since takes precedence over the settings: the number of workers, and the environment.
+def check_left(settings: PoolSettings, env: EnvSpec, state: SavedSampler) -> None:
+    """Check that this server may take over a sampler.
 
     Raises:
         InvalidValueError: the sampler's workers were made with other settings, or it has another seed or environment.
@@ -41,9 +39,21 @@ def reconcile(settings: PoolSettings, env: EnvSpec, state: SavedSampler) -> Pool
     for name, value in run.worker_settings.items():
         if name in given:  # else another version has the setting
             _check(name, given[name], value)
-    if identity_of(env) != identity_of(run.first_env):
-        if max(state.envs) == 1:
-            _check("all_workers.environment", _describe(env), _describe(run.first_env))
+    if identity_of(env) != identity_of(run.first_env) and max(state.envs) == 1:
+        _check("all_workers.environment", _describe(env), _describe(run.first_env))
+
+
+def reconcile(settings: PoolSettings, env: EnvSpec, state: SavedSampler) -> PoolSettings:
+    """Return this server's settings, reconciled with the state of the sampler that it takes over.
+
+    What clients have changed since takes precedence over the settings: the number of workers, and the environment.
+
+    Raises:
+        InvalidValueError: as of `check_left`.
+    """
+    check_left(settings, env, state)
+    header, run = state.header, state.run
+    if run is not None and identity_of(env) != identity_of(run.first_env):
         _log.warning("clients have replaced the environment", extra={"env": env.id, "env_version": max(state.envs)})
     if header.software != __version__:
         extra = {"software": header.software, "workers": header.num_workers}

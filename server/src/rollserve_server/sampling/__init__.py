@@ -5,6 +5,7 @@ from rollserve_server.sampling.encode.encoder import new_array
 from rollserve_server.sampling.fragments.collector import action_log_leaves
 from rollserve_server.sampling.protocol import (
     ENDING,
+    ORDERS_FORMAT,
     PLAIN,
     Claim,
     ColumnFormat,
@@ -39,6 +40,7 @@ from rollserve_server.sampling.worker import Worker
 __all__ = [
     "COMPRESSIONS",
     "ENDING",
+    "ORDERS_FORMAT",
     "PLAIN",
     "Claim",
     "ColumnFormat",

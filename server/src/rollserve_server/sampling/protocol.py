@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENDING",
     "NO_MEMBERS",
+    "ORDERS_FORMAT",
     "PLAIN",
     "AgentOutcome",
     "Claim",
@@ -56,6 +57,10 @@ __all__ = [
 ]
 
 R = TypeVar("R")
+
+ORDERS_FORMAT = 1
+"""Format of all that the server and its workers exchange. Servers take over workers of another version that have this
+format; raise it with each change that workers or servers of before would misunderstand."""
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,18 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from pythonjsonlogger.json import JsonFormatter
 
 from rollserve_server import __version__
-from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostError
+from rollserve_server.errors import (
+    DomainError,
+    InvalidValueError,
+    SamplerLostError,
+    TooFewWorkersError,
+    WorkerLostError,
+)
 from rollserve_server.metrics import MetricsListener
 from rollserve_server.serving.build import Extras, make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
@@ -46,11 +54,15 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _LAST_SECONDS = 5.0
 """How long the server may take to end in order once its backend is lost."""
+_PASSING = (SamplerLostError, TooFewWorkersError, WorkerLostError)
+"""Errors that another start may not meet. Others are of the settings, or of a sampler that does not go with them."""
 _STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status of the process.
+
+    The status is 0 after a signal, 2 if another start with these settings would fail again, else 1.
 
     Args:
         settings: settings of the server.
@@ -73,7 +85,7 @@ def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
         _log.info("ended")
     except (DomainError, OSError) as error:
         _log.error("cannot serve", extra={"error": str(error)})  # the text says all: no traceback
-        status = 1
+        status = 1 if isinstance(error, (OSError, *_PASSING)) else 2
     if thread.is_busy:
         logging.shutdown()
         os._exit(status)
@@ -148,7 +160,8 @@ async def _start_backend(
 async def _serve_with(
     backend: ServerBackend, settings: Settings, stopping: Stopping, port_file: PortFile, extras: Extras
 ) -> None:
-    samplers = await stopping.unless_stopped(asyncio.create_task(_start_samplers(backend, settings)))
+    async with _healthy_on_standby(backend, settings.gateway.health_listen):
+        samplers = await stopping.unless_stopped(asyncio.create_task(_start_samplers(backend, settings)))
     if samplers is None:
         return
     gateway, pool = make_gateway(settings, samplers, extras.interceptors), samplers.default.pool
@@ -194,6 +207,33 @@ async def _serve_with(
             if not is_lost:
                 await save_file.save(pool)
             await samplers.close(keep=keep)
+
+
+@contextlib.asynccontextmanager
+async def _healthy_on_standby(backend: ServerBackend, address: str | None) -> AsyncGenerator[None, None]:
+    """Answer a supervisor that asks for this server's health while it waits, in the block, for another server's end.
+
+    A server that stands by is healthy: to restart it would not help anybody.
+    """
+
+    async def answer(address: str) -> None:
+        await backend.standing_by.wait()
+        servicer = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        server.add_insecure_port(address)
+        await server.start()
+        await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+
+    if address is None:
+        yield
+        return
+    server = grpc.aio.server()
+    answering = asyncio.create_task(answer(address))
+    try:
+        yield
+    finally:
+        answering.cancel()
+        await server.stop(0)
 
 
 async def _start_samplers(backend: ServerBackend, settings: Settings) -> Samplers:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rollserve_server.activity import Heartbeat
     from rollserve_server.errors import WorkerLostError
     from rollserve_server.pool.journal.journal import Journal
+    from rollserve_server.pool.state.saved_sampler import SavedSampler
     from rollserve_server.sampling import Worker, WorkOrder
     from rollserve_server.settings import WorkerSettings
 
@@ -39,7 +40,12 @@ class WorkerHandle(Protocol):
     """A handle of one worker. The worker runs calls and orders one after the other, in the order they were made.
 
     `stop`, `heartbeat` and `aside` do not wait for them.
+
+    Attributes:
+        is_outdated: whether a server of another version has made the worker.
     """
+
+    is_outdated: bool
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call a method of the worker; return its result.
@@ -97,12 +103,15 @@ class Backend(Protocol):
         """Return a new worker, which may start in the background."""
         ...
 
-    async def open_journal(self) -> Journal:
+    async def open_journal(self, check: Callable[[SavedSampler], object]) -> Journal:
         """Return the journal of the sampler, open for this server. To be called before workers are created.
+
+        Args:
+            check: raises an InvalidValueError if this server cannot go on with the state that another server left.
 
         Raises:
             SamplerLostError: another server has the sampler, or the journal does not start.
-            InvalidValueError: this server cannot read the journal that an earlier one left.
+            InvalidValueError: this server cannot read the journal that an earlier one left, or not go on with it.
         """
         ...
 
@@ -128,6 +137,10 @@ class Backend(Protocol):
         """
         ...
 
+    def has_room(self) -> bool:
+        """Return whether there is probably room for one more worker."""
+        ...
+
     def default_num_workers(self) -> int:
         """Return the number of workers that have a core each."""
         ...
@@ -147,7 +160,13 @@ class Backend(Protocol):
 
 
 class ServerBackend(Backend, Protocol):
-    """The backend of a server, which may have further samplers."""
+    """The backend of a server, which may have further samplers.
+
+    Attributes:
+        standing_by: set while `open_journal` waits for the end of the server that has the sampler.
+    """
+
+    standing_by: asyncio.Event
 
     def of_sampler(self, name: str, *, adopt: bool) -> Backend:
         """Return the backend of another sampler on the same cluster, with a journal and workers of its own.

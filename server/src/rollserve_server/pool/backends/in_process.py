@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.activity import Heartbeat
     from rollserve_server.pool.backends.backend import RemoteBuffer
+    from rollserve_server.pool.state.saved_sampler import SavedSampler
     from rollserve_server.sampling import WorkOrder
     from rollserve_server.settings import WorkerSettings
 
@@ -40,11 +41,14 @@ _R = TypeVar("_R")
 class InProcessBackend:
     """A maker of workers that are threads. A thread cannot be killed: one that hangs ends when it wakes up."""
 
+    standing_by = asyncio.Event()
+    """Never set: no sampler is another server's."""
+
     def create_worker(self, worker_index: int, settings: WorkerSettings) -> ThreadWorker:
         """Return a new worker, which starts in its thread."""
         return ThreadWorker(worker_index, settings)
 
-    async def open_journal(self) -> NoJournal:
+    async def open_journal(self, check: Callable[[SavedSampler], object]) -> NoJournal:
         """Return a journal that keeps nothing."""
         return NoJournal()
 
@@ -69,6 +73,10 @@ class InProcessBackend:
         """Return the value itself, which workers share."""
         return value
 
+    def has_room(self) -> bool:
+        """Return True: threads can always be started."""
+        return True
+
     def default_num_workers(self) -> int:
         """Return the number of cores that this process may use."""
         return len(os.sched_getaffinity(0))
@@ -82,6 +90,8 @@ class InProcessBackend:
 
 class ThreadWorker:
     """A handle of a worker that is a thread."""
+
+    is_outdated = False
 
     def __init__(self, worker_index: int, settings: WorkerSettings) -> None:
         self.index = worker_index

@@ -62,7 +62,10 @@ class Journal(Protocol):
         ...
 
     async def close(self, *, keep: bool) -> None:
-        """Leave the sampler to the next server if it is to be kept; else end the journal."""
+        """Leave the sampler to the next server if it is to be kept; else end the journal.
+
+        A sampler that this server has not begun to keep counts as without a server since its last one.
+        """
         ...
 
 

@@ -45,7 +45,7 @@ class Lease:
         self.num_renewals = 0
         self._seconds = seconds
         self._clock = clock
-        self._ends_at = clock() + (seconds if last_epoch else 0.0)
+        self._ends_at = self._ended_before = clock() + (seconds if last_epoch else 0.0)
 
     def acquire(self, owner: Owner, epoch: int = 0) -> int | None:
         """Give the lease to an owner, unless another has it.
@@ -61,7 +61,7 @@ class Lease:
         has_other_owner = epoch < self.epoch if epoch else self._clock() < self._ends_at
         if has_other_owner:
             return None
-        self.epoch, self.owner = epoch or self.epoch + 1, owner
+        self.epoch, self.owner, self._ended_before = epoch or self.epoch + 1, owner, self._ends_at
         self.renew(self.epoch)
         return self.epoch
 
@@ -76,10 +76,10 @@ class Lease:
         self._ends_at = self._clock() + self._seconds
         return True
 
-    def release(self, epoch: int) -> None:
-        """End the lease of an epoch now, unless a later owner has it."""
+    def release(self, epoch: int, *, unused: bool = False) -> None:
+        """End the lease of an epoch now, unless a later owner has it; one that was unused ended with the one before."""
         if epoch == self.epoch:
-            self._ends_at = self._clock()
+            self._ends_at = self._ended_before if unused else self._clock()
 
     @property
     def idle_seconds(self) -> float:

@@ -305,6 +305,7 @@ def _header_to_proto(header: SavedHeader) -> pb.SavedHeader:
         pool.policy_versions.extend(header.pool.policy_versions)
         pool.environment_versions.extend(header.pool.env_versions)
         pool.row_sequences.extend(header.pool.row_sequences)
+        pool.orders_format = header.pool.orders_format
     return message
 
 
@@ -327,6 +328,7 @@ def _header_from_proto(header: pb.SavedHeader, *, in_journal: bool) -> SavedHead
             pool.policy_versions,
             pool.environment_versions,
             pool.row_sequences,
+            pool.orders_format,
         )
         if in_journal
         else None,

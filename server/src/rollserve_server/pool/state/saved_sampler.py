@@ -62,6 +62,7 @@ class SavedPool(NamedTuple):
         policy_versions: versions of agents that are kept.
         env_versions: versions of environments that are kept.
         row_sequences: numbers of the row sequences that are kept.
+        orders_format: format of what server and workers exchange; 0 for another than any server's.
     """
 
     workers: Sequence[WorkerTotals]
@@ -69,6 +70,7 @@ class SavedPool(NamedTuple):
     policy_versions: Sequence[int]
     env_versions: Sequence[int]
     row_sequences: Sequence[int]
+    orders_format: int = 0
 
 
 @dataclass(frozen=True)

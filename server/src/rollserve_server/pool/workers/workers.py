@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +18,7 @@ from rollserve_server.errors import (
     TooFewWorkersError,
     WorkerLostError,
 )
-from rollserve_server.futures import failure_of
+from rollserve_server.futures import failure_of, in_background
 from rollserve_server.pool.accounts import WorkerTotals
 from rollserve_server.pool.workers.liveness import wait_for_loss
 from rollserve_server.pool.workers.restarts import Restarts
@@ -41,6 +42,10 @@ _GIVEN_UP_SECONDS = 1.0
 _LOOK_SECONDS = 1.0
 """How often whoever waits for a slot looks whether it is given up, or may have a worker again."""
 _CLOSE_SECONDS = 2.0
+_BORDER_SECONDS = 10.0
+"""How long the renewal of a worker waits for a moment in which no call runs."""
+_RENEWAL_PAUSE_SECONDS = 30.0
+"""How long the renewal of workers waits after one has failed."""
 
 
 class Workers(Sequence[WorkerSlot]):
@@ -72,6 +77,11 @@ class Workers(Sequence[WorkerSlot]):
         self.leaving: list[WorkerSlot] = []
         self._starting: Sequence[WorkerSlot] = ()
         self._ending: dict[WorkerSlot, asyncio.Task[None]] = {}
+        # Workers of another version, in their slots.
+        self._outdated: deque[tuple[WorkerSlot, WorkerHandle]] = deque()
+        self._renewing: asyncio.Task[None] | None = None
+        # Set whenever a call has ended; whoever waits clears it.
+        self._unused = asyncio.Event()
         self.departed = WorkerTotals()
 
     def __len__(self) -> int:
@@ -120,6 +130,9 @@ class Workers(Sequence[WorkerSlot]):
         await self._backend.end_other_workers()
         left = [self._backend.find_worker(index) for index in range(num_workers)]
         self._slots = [self._new_slot(index, handle) for index, handle in enumerate(left)]
+        self._outdated.extend(
+            (slot, handle) for slot, handle in zip(self._slots, left, strict=True) if handle and handle.is_outdated
+        )
         self.workforce = Workforce(self._slots)
         missing = [slot for slot, handle in zip(self._slots, left, strict=True) if handle is None and any(left)]
         awaited = [slot for slot in self._slots if slot not in missing]
@@ -219,6 +232,73 @@ class Workers(Sequence[WorkerSlot]):
         _log.warning("worker lost", extra={"worker": index, "error": slot.last_failure})
         self._replace_soon(slot)
 
+    def renew_soon(self) -> None:
+        """Begin to replace the workers that a server of another version has made, one after the other, while calls run.
+
+        Each gives its place to one of this version between two calls, or after 10 s in the middle of a call, which then
+        runs its work again.
+        """
+        if self._outdated:
+            self._renewing = asyncio.create_task(self._renew_all())
+
+    async def _renew_all(self) -> None:
+        while self._outdated:
+            slot, handle = self._outdated[0]
+            try:
+                if slot in self._slots and slot.handle is handle:
+                    await self._renew(slot)
+            except DomainError as error:
+                _log.warning("worker not renewed", extra={"worker": slot.index, "error": error.message})
+                await asyncio.sleep(_RENEWAL_PAUSE_SECONDS)
+            else:
+                self._outdated.popleft()
+        _log.info("all workers are of this version")
+
+    async def _renew(self, slot: WorkerSlot) -> None:
+        """Replace the worker of a slot by a new one, which starts beside it if there is room.
+
+        Raises:
+            WorkerLostError: the new worker does not start, or cannot be given what the others hold. The old one stays.
+        """
+        if not await asyncio.to_thread(self._backend.has_room):
+            await self._border()
+            slot.is_excused = True
+            self.lose(slot.index, slot.handle, WorkerLostError(f"worker {slot.index} is renewed", slot.index))
+            await self.ready(slot)
+            return
+        old, new = slot.handle, self._new_slot(slot.index)
+        try:
+            new.identity = await self._identify(slot.index, new.handle)
+            await self._border()
+            with giving_what_others_hold(slot.index):
+                await self._prepare(slot.index, new.handle)
+        except BaseException:
+            new.handle.kill()
+            raise
+        if not (slot.healthy and slot.handle is old and slot in self._slots):  # it was lost or removed meanwhile
+            new.handle.kill()
+            return
+        slot.handle, slot.identity = new.handle, new.identity
+        if self._is_used:
+            old.kill(WorkerLostError(f"worker {slot.index} was renewed", slot.index))
+        else:
+            in_background(_close(old))
+        _log.info("worker renewed", extra={"worker": slot.index})
+
+    async def _border(self) -> None:
+        """Wait for a moment in which no call runs, for up to 10 s."""
+        until = time.monotonic() + _BORDER_SECONDS
+        while self._is_used and time.monotonic() < until:
+            self._unused.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(until - time.monotonic()):
+                    await self._unused.wait()
+
+    @property
+    def _is_used(self) -> bool:
+        """Whether a call uses workers."""
+        return any(workforce.num_calls for workforce in (self.workforce, *self._old_workforces))
+
     @contextlib.asynccontextmanager
     async def starting(self, indices: range) -> AsyncGenerator[Sequence[WorkerSlot], None]:
         """Start workers behind the last one, with all that the others hold. They are ended if the block fails.
@@ -268,6 +348,7 @@ class Workers(Sequence[WorkerSlot]):
             yield workforce
         finally:
             workforce.num_calls -= 1
+            self._unused.set()
             self._release_leaving()
 
     def _release_leaving(self) -> None:
@@ -300,6 +381,8 @@ class Workers(Sequence[WorkerSlot]):
         self.is_closed = True
         for task in (*self._watches, *self._replacing.values(), *self._ending.values()):
             task.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
 
     async def _remove(self, slot: WorkerSlot) -> None:
         """End the worker of a slot that no call uses any more, or its replacement."""

@@ -22,7 +22,7 @@ from rollserve_server.pool.backends.ray.placement import position_of
 from rollserve_server.pool.backends.ray.sampler_mark import read_directory, write_directory
 from rollserve_server.pool.backends.ray.worker import CONCURRENCY, RayWorker, WorkerActor
 from rollserve_server.pool.journal.journal import NoJournal
-from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
+from rollserve_server.sampling import ORDERS_FORMAT
 
 # isort: split
 import ray
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.pool.journal.held_lease import HeldLease
     from rollserve_server.pool.journal.journal import Journal
+    from rollserve_server.pool.state.saved_sampler import SavedSampler
     from rollserve_server.settings import RaySettings, WorkerSettings
 
 __all__ = ["RayBackend"]
@@ -83,6 +84,7 @@ class RayBackend:
         self._kills = KernelKills()
         self._watch: ClusterWatch | None = None
         self._secret = settings.sampler_secret()
+        self.standing_by = asyncio.Event()
         self._use("", adopt=settings.adopt)
         cluster.connect(settings, num_workers)
         if settings.ray_address is None:
@@ -127,8 +129,6 @@ class RayBackend:
             resources=dict(self._settings.worker_resources) if has_room else {},
             scheduling_strategy=_scheduling_strategy(worker_index, self._settings),
             enable_task_events=False,  # nobody reads them
-            # Workers of the server's own cluster inherit it, and start sooner without an environment of their own.
-            runtime_env=self._settings.ray_address and {"env_vars": {HASH_SEED_NAME: HASH_SEED}},
             **lasting,
         )
         worker = RayWorker(worker_index, actor.remote(worker_index, settings, epoch), self._kills, lease)
@@ -138,24 +138,40 @@ class RayBackend:
         worker.connect()
         return worker
 
-    async def open_journal(self) -> Journal:
-        """Open the journal; take over the workers of the server before, if it was of this version.
+    async def open_journal(self, check: Callable[[SavedSampler], object]) -> Journal:
+        """Open the journal; take over the workers of the server before, if they understand this one's orders.
 
         Raises:
             SamplerLostError: another server has the sampler, or Ray does not start the journal.
-            InvalidValueError: an earlier server left a journal that this version cannot read, or with another secret.
+            InvalidValueError: an earlier server left a journal that this version cannot read, or with another secret,
+                or a state that this server cannot go on with.
         """
         if self._settings.ray_address is None:
             return NoJournal()
-        self._directory = await asyncio.to_thread(self._read_directory)  # opening may discard it
-        journal = await RayJournal.open(self._identity, self._settings.orphan_seconds, discard=not self._adopts)
+        if not self._adopts:  # opening discards it
+            self._directory = await asyncio.to_thread(self._read_directory)
+        may_wait = self._adopts and not self._identity.sampler  # others come with the server's first sampler
+        journal = await RayJournal.open(
+            self._identity,
+            self._settings.orphan_seconds,
+            check=check,
+            discard=not self._adopts,
+            on_wait=self.standing_by.set if may_wait else None,
+        )
+        self.standing_by.clear()
+        if self._adopts:
+            self._directory = await asyncio.to_thread(self._read_directory)
         self._lease = journal.lease
         state = journal.state
-        # Workers of another version understand no orders of this one, and workers of this version that are older than a
-        # server of another one hold what that server has replaced.
-        num_workers = state.header.num_workers if state and state.header.software == __version__ else 0
+        # Workers of this server's format that are older than a server of another format hold what that server has
+        # replaced.
+        pool = None if state is None else state.header.pool
+        num_workers = len(pool.workers) if pool is not None and pool.orders_format == ORDERS_FORMAT else 0
         found, self._others = await asyncio.to_thread(self._names.find, num_workers)
-        workers = [RayWorker(index, actor, self._kills, journal.lease) for index, actor in found.items()]
+        workers = [
+            RayWorker(index, worker.actor, self._kills, journal.lease, is_outdated=worker.is_outdated)
+            for index, worker in found.items()
+        ]
         taken = await asyncio.gather(*(worker.take_over(self._takeover_seconds) for worker in workers))
         self._found = {worker.index: worker for worker, is_taken in zip(workers, taken, strict=True) if is_taken}
         if state is None:  # else they are of use to another server as long as this one may refuse the state
@@ -197,7 +213,7 @@ class RayBackend:
         return self._found.pop(worker_index, None)
 
     async def end_other_workers(self) -> None:
-        """End the workers of other versions and of samplers that this one replaces."""
+        """End the workers that understand no orders of this server, and those of samplers that this one replaces."""
         self._check_lease()
         others, self._others = self._others, ()
         await asyncio.to_thread(end_actors, others)
@@ -207,6 +223,10 @@ class RayBackend:
         with putting():
             reference: Any = ray.put(value)
         return reference  # type: ignore[no-any-return]
+
+    def has_room(self) -> bool:
+        """Return whether the cluster has room for one more worker, which no machine may have at once."""
+        return _capacity(ray.available_resources(), self._settings) >= 1  # type: ignore[no-untyped-call]
 
     def default_num_workers(self) -> int:
         """Return how many workers the cluster has cores for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import ipaddress
 import logging
 import math
@@ -85,7 +86,11 @@ def connect(settings: RaySettings, num_workers: int | None) -> None:
             _start(settings, num_workers)
         else:
             ray.init(
-                address=address, namespace=settings.ray_namespace, log_to_driver=True, logging_level=logging.WARNING
+                address=address,
+                namespace=settings.ray_namespace,
+                log_to_driver=True,
+                logging_level=logging.WARNING,
+                runtime_env=_of_this_version(),
             )
     except Exception as error:
         ray.shutdown()
@@ -93,6 +98,18 @@ def connect(settings: RaySettings, num_workers: int | None) -> None:
         failed = "Ray cannot be started" if address is None else f"ray_address: cannot connect to Ray at {address}"
         hint = _hint_of(error) if address is None else " (does it ask for a token? See RAY_AUTH_MODE)"
         raise OSError(f"{failed}: {' '.join(str(error).split())}{hint}") from error
+
+
+def _of_this_version() -> dict[str, Any]:
+    """Return the environment of this server's actors: its own code, whichever version a machine has installed.
+
+    So workers are of the server's version in the middle of an upgrade, too, whatever is upgraded first. Ray copies the
+    code to each machine once.
+    """
+    specs = map(importlib.util.find_spec, ("rollserve", "rollserve_server", "rollserve_wire"))
+    modules = [folder for spec in specs if spec is not None for folder in spec.submodule_search_locations or ()]
+    # Machines whose Python writes no bytecode would compile the copy for each worker again.
+    return {"py_modules": modules, "env_vars": {HASH_SEED_NAME: HASH_SEED, "PYTHONDONTWRITEBYTECODE": ""}}
 
 
 def end() -> None:

@@ -16,6 +16,7 @@ import ray.exceptions
 from rollserve_server import __version__
 from rollserve_server.errors import DomainError, SamplerLostError, shorten
 from rollserve_server.pool.backends.ray.identity import ForgedMessageError
+from rollserve_server.pool.backends.ray.journal_actor import JOURNAL_FORMAT
 from rollserve_server.pool.backends.ray.journal_handle import JournalHandle
 from rollserve_server.pool.backends.ray.journal_opening import (
     OPEN_SECONDS,
@@ -80,7 +81,7 @@ class RayJournal:
         self.lease = HeldLease(answer.epoch, acquired.asked_at)
         self._identity = identity
         self._handle = acquired.journal
-        self._software = answer.software_version
+        self._format = answer.format
         # The records of `state`: as long as agents are not accepted here, they cannot be written in another way.
         self._left = acquired.records
         self._owner = owner
@@ -91,14 +92,24 @@ class RayJournal:
         self._renewing = asyncio.create_task(self._renew_periodically())
 
     @classmethod
-    async def open(cls, identity: SamplerIdentity, orphan_seconds: float, *, discard: bool) -> RayJournal:
+    async def open(
+        cls,
+        identity: SamplerIdentity,
+        orphan_seconds: float,
+        *,
+        check: Callable[[SavedSampler], object],
+        discard: bool,
+        on_wait: Callable[[], None] | None,
+    ) -> RayJournal:
         """Return the journal of the sampler in the namespace, which is started if there is none.
 
         Args:
             identity: identity of the sampler.
             orphan_seconds: time without a server after which the sampler ends.
+            check: raises an InvalidValueError if this server cannot go on with a state.
             discard: whether to begin with an empty journal, and end journals of old formats. Their workers are left to
                 the caller.
+            on_wait: called once if another server has the sampler, to wait for its end; None not to wait.
 
         Raises:
             SamplerLostError: another server has the sampler and is alive, or Ray does not start the journal.
@@ -107,7 +118,8 @@ class RayJournal:
         """
         has_others = await has_other_journals(identity, may_end=discard)
         owner = Owner(socket.gethostname(), os.getpid())
-        acquired = await acquire_lease(identity, owner, orphan_seconds, discard=discard)
+        request = pb.JournalRequest(owner=owner_to_proto(owner), orphan_seconds=orphan_seconds, discard=discard)
+        acquired = await acquire_lease(identity, request, check=check, on_wait=on_wait)
         await asyncio.to_thread(acquired.journal.end_others)
         journal = cls(identity, acquired, owner, orphan_seconds)
         if has_others:
@@ -119,10 +131,10 @@ class RayJournal:
         return journal
 
     async def begin(self, state: Callable[[], SavedSampler], header: Callable[[], SavedHeader]) -> None:
-        """Start to keep the state; in another actor, of this version, if a server of another one has left it."""
+        """Start to keep the state; in another actor, if the present one knows less than this server's, or more."""
         # What another version has written is written again: its trials of agents do not hold here.
         is_kept = self.state is not None and self.state.header.software == __version__
-        if self._software != __version__:
+        if self._format != JOURNAL_FORMAT:
             await self._replace(state())
             is_kept = True
         self._read = state, header
@@ -165,7 +177,8 @@ class RayJournal:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._renew()  # also for actions that wait for a renewal
                 if keep:
-                    await self._handle.call(pb.JournalRequest(method=pb.JOURNAL_METHOD_RELEASE, epoch=self.epoch))
+                    method, unused = pb.JOURNAL_METHOD_RELEASE, self._read is None
+                    await self._handle.call(pb.JournalRequest(method=method, epoch=self.epoch, unused=unused))
                 else:
                     if self._read is not None:  # else a server that has not served leaves the mark as it was
                         await asyncio.to_thread(remove_mark, self._identity.tag)
@@ -236,10 +249,10 @@ class RayJournal:
             self.lease.lose(owner_of(answer))
 
     async def _replace(self, state: SavedSampler) -> None:
-        """Hand the state to another journal, of this version, and then end the one of another version.
+        """Hand the state to another journal, of this format, and then end the one of another format.
 
         Raises:
-            SamplerLostError: another server has the sampler, or no journal of this version starts. The present journal
+            SamplerLostError: another server has the sampler, or no journal of this format starts. The present journal
                 stays as it is.
             OverLimitError: Ray's object store is full; likewise.
         """
@@ -253,11 +266,11 @@ class RayJournal:
             except BaseException as error:
                 handle.kill()  # else a later server would find it
                 if isinstance(error, ray.exceptions.RayError | ForgedMessageError | TimeoutError):
-                    text = f"the journal of another version cannot be replaced: {shorten(str(error))}"
+                    text = f"the journal of another format cannot be replaced: {shorten(str(error))}"
                     raise SamplerLostError(text, reason=Reason.JOURNAL_LOST) from error
                 raise
             self._check(answer)
-            self._handle, self._software = handle, __version__
+            self._handle, self._format = handle, JOURNAL_FORMAT
             await asyncio.to_thread(handle.end_others)
 
     async def _reopen(self, lost: JournalHandle, error: Exception) -> None:
@@ -275,7 +288,7 @@ class RayJournal:
                         records = sampler_records(self._read[0]())
                     answer = await _answer(handle, handle.call(self._restoring(), records))
                     self._check(answer)
-                    self._handle, self._software = handle, answer.software_version
+                    self._handle, self._format = handle, answer.format
                     _log.info("journal whole again", extra={"epoch": self.epoch})
                     return
                 await asyncio.sleep(RENEW_SECONDS / 2)

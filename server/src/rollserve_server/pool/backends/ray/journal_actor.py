@@ -15,7 +15,11 @@ from rollserve_server.pool.journal.lease import LEASE_SECONDS, RENEW_SECONDS, Le
 from rollserve_server.pool.state.files import framed, frames
 from rollserve_wire.v1 import journal_pb2 as pb
 
-__all__ = ["JournalActor"]
+__all__ = ["JOURNAL_FORMAT", "JournalActor"]
+
+JOURNAL_FORMAT = 1
+"""Format of the requests that a journal answers. A server replaces a journal of another one; those of servers before
+0.4.0 have 0."""
 
 
 class JournalActor:
@@ -84,10 +88,12 @@ class JournalActor:
                     if self._kept is not None:
                         self._kept.apply(records)
             case pb.JOURNAL_METHOD_RELEASE:
-                self._lease.release(message.epoch)
+                self._lease.release(message.epoch, unused=message.unused)
+            case pb.JOURNAL_METHOD_READ:
+                kept = self._kept
         if not answer.epoch and self._lease.owner is not None:
             answer.owner.host, answer.owner.process_id = self._lease.owner
-        answer.nonce, answer.software_version = message.nonce, self._software
+        answer.nonce, answer.software_version, answer.format = message.nonce, self._software, JOURNAL_FORMAT
         return self._seal.sealed(framed([[answer.SerializeToString()], *(kept or ())]))
 
     def _acquire(self, message: pb.JournalRequest) -> tuple[pb.JournalAnswer, KeptRecords | None]:

@@ -22,7 +22,7 @@ from rollserve_wire.v1 import journal_pb2 as pb
 from rollserve_wire.v1.saved_sampler_pb2 import SavedRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rollserve_server.pool.backends.ray.identity import SamplerIdentity
     from rollserve_server.pool.state.saved_sampler import SavedSampler
@@ -63,24 +63,32 @@ class Acquired(NamedTuple):
     asked_at: float
 
 
-async def acquire_lease(identity: SamplerIdentity, owner: Owner, orphan_seconds: float, *, discard: bool) -> Acquired:
+async def acquire_lease(
+    identity: SamplerIdentity,
+    request: pb.JournalRequest,
+    *,
+    check: Callable[[SavedSampler], object],
+    on_wait: Callable[[], None] | None,
+) -> Acquired:
     """Get the lease of the sampler from its journal, which is started if there is none.
+
+    The state is checked before: a server that refuses it leaves the sampler as it was.
 
     Args:
         identity: identity of the sampler.
-        owner: this server.
-        orphan_seconds: time without a server after which the sampler ends.
-        discard: whether to drop the state that an earlier server left.
+        request: this server, and what it asks for.
+        check: raises an InvalidValueError if this server cannot go on with a state.
+        on_wait: called once if another server has the lease and is alive, to wait for its end; None not to wait.
 
     Raises:
-        InvalidValueError: an actor with the journal's name does not know the sampler's secret.
+        InvalidValueError: an actor with the journal's name does not know the sampler's secret; or this server cannot go
+            on with the state.
         SamplerLostError: another server has the lease and is alive, or the journal does not start within 60 s.
     """
-    request = pb.JournalRequest(
-        method=pb.JOURNAL_METHOD_ACQUIRE, owner=owner_to_proto(owner), orphan_seconds=orphan_seconds, discard=discard
-    )
-    refusal, deadline = None, time.monotonic() + OPEN_SECONDS
+    is_waiting = False
+    refusal, is_checked, deadline = None, request.discard, time.monotonic() + OPEN_SECONDS
     while time.monotonic() < deadline:
+        request.method = pb.JOURNAL_METHOD_ACQUIRE if is_checked else pb.JOURNAL_METHOD_READ
         try:
             journal = await asyncio.to_thread(JournalHandle.find_or_start, identity)
             asked_at = time.monotonic()
@@ -93,11 +101,24 @@ async def acquire_lease(identity: SamplerIdentity, owner: Owner, orphan_seconds:
         except (ray.exceptions.RayError, TimeoutError, ValueError):  # the actor is just ending or starting
             await asyncio.sleep(RENEW_SECONDS / 4)
             continue
+        if not is_checked:
+            if (state := state_of(records)) is not None:
+                check(state)
+            is_checked = True
+            continue
         if answer.epoch:
             _log.info("lease acquired", extra={"epoch": answer.epoch})
             return Acquired(journal, answer, records, asked_at)
         if refusal is not None and (refusal.owner, refusal.renewal_count) != (answer.owner, answer.renewal_count):
-            raise taken_error(owner_of(answer))  # it has renewed the lease meanwhile, so it is alive
+            taken = taken_error(owner_of(answer))  # it has renewed the lease meanwhile, so it is alive
+            if on_wait is None:
+                raise taken
+            if not is_waiting:
+                is_waiting = True
+                _log.info("standing by", extra={"until": taken.text})
+                on_wait()
+        if is_waiting:
+            deadline = time.monotonic() + OPEN_SECONDS
         refusal = refusal or answer
         await asyncio.sleep(RENEW_SECONDS / 4)
     raise SamplerLostError("the journal of the sampler does not start on the cluster", reason=Reason.JOURNAL_LOST)

@@ -11,11 +11,13 @@ import ray
 import ray.util
 
 from rollserve_server.pool.backends.ray.identity import journal_name
+from rollserve_server.sampling import ORDERS_FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = [
+    "FoundWorker",
     "WorkerNames",
     "end_actors",
     "journals",
@@ -27,7 +29,9 @@ _JOURNAL = re.compile(r"journal(?:-(\d{1,9}))?(?:-([0-9a-f]{32})(?:-\d+)?)?")
 """Names of journals of first samplers. Up to format 6, which kept no records of
 `protos/rollserve/v1/saved_sampler.proto`, names had the number of the format, up to format 4 no tag, and in format 1 no
 number either."""
-_WORKER = re.compile(r"worker-(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{32})(?:-(.+))?)?")
+_WORKER = re.compile(r"worker-(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{32})(?:-([^~]+)(?:~(\d{1,9}))?)?)?")
+"""Names of workers: index of the slot, epoch, number, tag, version of the server, and the format of orders, which
+servers before 0.4.0 left out."""
 
 
 def journals(tag: str, *, is_created: bool = False) -> list[str]:
@@ -54,6 +58,18 @@ class OtherJournal(NamedTuple):
     actor: Any
 
 
+class FoundWorker(NamedTuple):
+    """A worker that this server can use.
+
+    Attributes:
+        actor: the worker's actor.
+        is_outdated: whether a server of another version has made it.
+    """
+
+    actor: Any
+    is_outdated: bool
+
+
 class WorkerNames:
     """Names for workers. No two workers of a sampler have the same name, even if one replaces the other."""
 
@@ -75,34 +91,34 @@ class WorkerNames:
             worker_index: index of the worker's slot.
             epoch: epoch of the server that creates the worker.
         """
-        return f"worker-{worker_index}-{epoch}-{next(self._numbers)}-{self._tag}-{self._software}"
+        number = next(self._numbers)
+        return f"worker-{worker_index}-{epoch}-{number}-{self._tag}-{self._software}~{ORDERS_FORMAT}"
 
-    def find(self, num_workers: int) -> tuple[dict[int, Any], list[Any]]:
+    def find(self, num_workers: int) -> tuple[dict[int, FoundWorker], list[Any]]:
         """Find the workers in the namespace.
 
         Args:
             num_workers: number of slots.
 
         Returns:
-            The newest worker of each slot that a server of this version has made, and all other workers, also of older
-            formats.
+            The newest worker of each slot that understands this server's orders, and all other workers.
         """
-        found: dict[int, tuple[tuple[int, int], Any]] = {}
+        found: dict[int, tuple[tuple[int, int], FoundWorker]] = {}
         others = []
         for match, actor in _matching(_WORKER):
-            *numbers, tag, software = match.groups()
+            *numbers, tag, software, orders_format = match.groups()
             if tag not in (None, self._tag):
                 continue
             index, *age = map(int, numbers)
             known = found.get(index)
-            is_usable = software == self._software and index < num_workers
+            is_usable = orders_format == str(ORDERS_FORMAT) and index < num_workers
             if not is_usable or (known and known[0] > (*age,)):
                 others.append(actor)
                 continue
             if known:
-                others.append(known[1])
-            found[index] = (age[0], age[1]), actor
-        return {index: actor for index, (_, actor) in found.items()}, others
+                others.append(known[1].actor)
+            found[index] = (age[0], age[1]), FoundWorker(actor, software != self._software)
+        return {index: worker for index, (_, worker) in found.items()}, others
 
 
 def workers_in_namespace(tag: str) -> list[Any]:

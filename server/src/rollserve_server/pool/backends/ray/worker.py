@@ -170,11 +170,21 @@ class RayWorker:
 
     Attributes:
         index: index of the worker.
+        is_outdated: whether a server of another version has made the worker.
         on_end: called once, when the worker is killed.
     """
 
-    def __init__(self, worker_index: int, actor: Any, kills: KernelKills, lease: HeldLease | None = None) -> None:
+    def __init__(
+        self,
+        worker_index: int,
+        actor: Any,
+        kills: KernelKills,
+        lease: HeldLease | None = None,
+        *,
+        is_outdated: bool = False,
+    ) -> None:
         """Take an actor, which is called through Ray until `connect` is called."""
+        self.is_outdated = is_outdated
         self.on_end: Callable[[], None] | None = None
         self.index = worker_index
         self._kills = kills
