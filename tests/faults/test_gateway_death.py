@@ -192,24 +192,27 @@ def test_journal_lost_during_a_takeover_is_replaced(cluster: RayCluster, tmp_pat
 
 
 @pytest.mark.slow
-def test_second_gateway_is_rejected_until_the_first_stops(cluster: RayCluster, tmp_path: Path) -> None:
+def test_second_gateway_stands_by_until_the_first_stops(cluster: RayCluster, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))
         sampler = stack.enter_context(rollserve.connect(first.address))
         sampler.update_agent(rollserve.RandomAgent())
         expected = sampler.obtain_samples(1000, seed=3)
-        with (
-            pytest.raises(RuntimeError, match=rf"cannot serve .*\b{os.uname().nodename}\b.*\b{first.process.pid}\b"),
-            cluster_server(cluster, tmp_path, *OPTIONS),
-        ):
-            pass
+        health = f"127.0.0.1:{free_port()}"
+        standing_by = cluster_server(
+            cluster, tmp_path, *OPTIONS, "--health-listen", health, until=" standing by ", port=free_port()
+        )
+        second = stack.enter_context(standing_by)
+        assert re.search(rf"standing by .*\b{os.uname().nodename}\b.*\b{first.process.pid}\b", second.log.read_text())
+        assert soon(lambda: is_serving(health))
         assert equal(sampler.obtain_samples(1000, seed=3), expected)
         # A stopped process counts as dead. When it continues, it must not disturb the next gateway.
         first.process.send_signal(signal.SIGSTOP)
         victim, kept = cluster.actors("WorkerActor")
         os.kill(victim, signal.SIGKILL)
-        second = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))
         next_sampler = stack.enter_context(rollserve.connect(second.address))
+        assert soon(lambda: " serving " in second.log.read_text())
+        assert is_serving(health)
         assert soon(lambda: is_whole_without(victim, next_sampler))
         workers = cluster.actors("WorkerActor")
         assert kept in workers

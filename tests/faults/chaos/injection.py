@@ -43,6 +43,7 @@ class Injector:
             "env updated": lambda fault: self._update(self._updates.update_env, fault.draw),
             "pool resized": lambda fault: self._update(self._updates.resize, fault.draw),
             "journal killed": lambda _: self._kill(self._service.journal()),
+            "gateway upgraded": self._upgrade,
         }
 
     def run(self, faults: Sequence[Fault], seconds: float) -> None:
@@ -113,6 +114,14 @@ class Injector:
         self._began += time.monotonic() - ended
         self._log.write("gateway back")
         self._update(self._updates.begin, draw)
+
+    def _upgrade(self, _: Fault) -> None:
+        """Have a server of another version take the sampler over from the present one."""
+        for timer in self._timers:
+            timer.join()
+        began = time.monotonic()
+        self._service.upgrade()
+        self._began += time.monotonic() - began
 
     def _update(self, update: Callable[[float], None], draw: float) -> None:
         self._updating.submit(self._safely, update, draw)

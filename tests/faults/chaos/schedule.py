@@ -35,8 +35,9 @@ KINDS: Mapping[str, Kind] = {
     "env updated": Kind(12.0),
     "pool resized": Kind(20.0),
     "journal killed": Kind(50.0),
+    "gateway upgraded": Kind(30.0),
 }
-"""Kinds of faults, by name. Without a cluster there is no journal to kill."""
+"""Kinds of faults, by name. Without a cluster there is no journal to kill, and no other version to go on."""
 DEFAULT_KINDS = tuple(KINDS)
 
 

@@ -32,6 +32,13 @@ _SCOPES = {
     HOSTILE: ("status@default", "sample@default", f"*@{HOSTILE}"),
 }
 """Scopes of each role."""
+_OTHER_VERSION = """
+import runpy
+import rollserve_server
+
+rollserve_server.__version__ = "0.0.1"
+runpy.run_module("rollserve_server", run_name="__main__", alter_sys=True)
+"""
 _START_SECONDS = 180.0
 _STOP_SECONDS = 60.0
 _FAMILY_SECONDS = 100.0  # agents of Ray check once a minute that their raylet lives
@@ -101,8 +108,9 @@ class Service:
         self._tokens = Tokens(folder / "tokens.json")
         self._token_files: dict[str, Path] = {}
         self._log = log
-        self._command = [
-            *(sys.executable, "-m", "rollserve_server", "--env", "CartPole-v1", "--vectorization", "rows"),
+        self._is_other_version = False
+        self._options = [
+            *("--env", "CartPole-v1", "--vectorization", "rows"),
             *("--rows", str(NUM_ROWS), "--workers", str(num_workers), "--seed", str(seed), "--listen", self.address),
             *("--allow-module", ENV_MODULE, "--shared-memory-bytes", str(128 << 20)),
             *("--worker-observation-bytes", str(256 << 20)),
@@ -116,9 +124,9 @@ class Service:
         self._environment = {**os.environ, **python_path(), FOLDER: str(notes_of(folder))}
         self._cluster = cluster
         if cluster is None:
-            self._command += ["--object-store-bytes", str(256 << 20)]
+            self._options += ["--object-store-bytes", str(256 << 20)]
         else:
-            self._command += ["--ray-address", cluster.address]
+            self._options += ["--ray-address", cluster.address, "--keep-workers"]
             self._environment |= cluster.environment
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -139,20 +147,49 @@ class Service:
         Raises:
             RuntimeError: the server did not start.
         """
-        port_file = self._folder / "port"
-        port_file.unlink(missing_ok=True)
+        self._launch()
+        self._wait_for("serving")
+
+    def upgrade(self) -> None:
+        """Start a server of another version, which stands by, end the present one, and wait until the new one serves.
+
+        Without a cluster, the server ends and starts again.
+
+        Raises:
+            RuntimeError: the new server did not start.
+        """
+        if self._cluster is None:
+            self.stop()
+            self.start()
+            return
+        before = self._process, self.pid
+        self._is_other_version = not self._is_other_version
+        self._launch()
+        after = self._process, self.pid
+        self._wait_for("standing by")
+        self._process, self.pid = before
+        began = time.monotonic()
+        self.stop()
+        self._process, self.pid = after
+        self._wait_for("serving")
+        self._log.write("server upgraded", pid=self.pid, seconds=round(time.monotonic() - began, 3))
+
+    def _launch(self) -> None:
         self.logs.append(self._folder / f"server-{len(self.logs)}.log")
+        run = ("-c", _OTHER_VERSION) if self._is_other_version else ("-m", "rollserve_server")
         with self.logs[-1].open("wb") as log:
-            self._process = subprocess.Popen(
-                [*self._command, "--port-file", str(port_file)], stderr=log, stdout=log, env=self._environment
-            )
+            command = [sys.executable, *run, *self._options]
+            self._process = subprocess.Popen(command, stderr=log, stdout=log, env=self._environment)
         self.pid = self._process.pid
+
+    def _wait_for(self, event: str) -> None:
+        assert self._process is not None
         deadline = time.monotonic() + _START_SECONDS
-        while not port_file.exists():
+        while f" {event} " not in self.logs[-1].read_text(errors="replace"):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the server did not start: see {self.logs[-1]}")
-            time.sleep(0.05)
-        self._log.write("server started", pid=self.pid)
+            time.sleep(0.02)
+        self._log.write(f"server {event}", pid=self.pid)
 
     def processes(self) -> list[psutil.Process]:
         """Return the running processes of the server and its cluster."""

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["Address", "AsyncSwitchingChannel", "Gateways", "Search", "SwitchingChannel"]
+__all__ = ["ELSEWHERE", "Address", "AsyncSwitchingChannel", "Gateways", "Search", "SwitchingChannel"]
 
 
-_ELSEWHERE = ("", Reason.SERVER_STOPPING, Reason.SAMPLER_TAKEN, Reason.JOURNAL_LOST)
-"""Reasons of UNAVAILABLE that another gateway need not have."""
+ELSEWHERE = ("", Reason.SERVER_STOPPING, Reason.SAMPLER_TAKEN, Reason.JOURNAL_LOST)
+"""Reasons of UNAVAILABLE that another gateway need not have, nor the next one at the same address."""
 
 
 class Address(NamedTuple):
@@ -146,7 +146,7 @@ class Search:
 def _may_be_elsewhere(error: grpc.RpcError) -> bool:
     reason = reason_of(error)
     if status_of(error) is grpc.StatusCode.UNAVAILABLE:
-        return reason in _ELSEWHERE
+        return reason in ELSEWHERE
     return reason == Reason.SAMPLER_NOT_FOUND
 
 

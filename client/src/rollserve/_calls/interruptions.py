@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from rollserve._calls.gateways import Gateways, Search
+from rollserve._calls.gateways import ELSEWHERE, Gateways, Search
 from rollserve._calls.rpc_errors import error_from_rpc, reason_of, status_of
 from rollserve_wire.reasons import Reason
 
@@ -44,8 +44,8 @@ class Contact:
         self.was_made = self.is_closed = False
 
     def is_lost(self, error: grpc.RpcError) -> bool:
-        """Whether an error means that a server which has answered before is away, without an error of its own."""
-        return self.was_made and status_of(error) is grpc.StatusCode.UNAVAILABLE and not reason_of(error)
+        """Whether an error means that a server which has answered before is away, or about to be."""
+        return self.was_made and status_of(error) is grpc.StatusCode.UNAVAILABLE and reason_of(error) in ELSEWHERE
 
 
 class Interruptions:

@@ -46,11 +46,11 @@ def check_settings(settings: Settings) -> None:
         OSError: the server cannot listen at an address, or not write the audit log.
         DomainError: another setting is invalid.
     """
-    _check_address("listen", settings.gateway.listen)
-    if settings.gateway.health_listen is not None:
-        _check_address("health_listen", settings.gateway.health_listen)
-    if settings.process.metrics_listen is not None:
-        _check_address("metrics_listen", settings.process.metrics_listen)
+    gateway, may_be_used = settings.gateway, settings.ray.ray_address is not None  # by the server that this one follows
+    addresses = {"listen": gateway.listen, "health_listen": gateway.health_listen}
+    for name, address in {**addresses, "metrics_listen": settings.process.metrics_listen}.items():
+        if address is not None:
+            _check_address(name, address, may_be_used=may_be_used)
     _check_save_path(settings.process.save_path)
     check_certificates(settings.gateway.tls)
     Authentication(settings.gateway.identity)  # raises if a file cannot be used
@@ -123,8 +123,14 @@ def _check_save_path(path: Path | None) -> None:
         raise InvalidValueError.of("save_path", expected="a file in a folder that can be written to", got=path)
 
 
-def _check_address(setting: str, address: str) -> None:
-    """Raise OSError if the server cannot listen at a setting's address, as far as that is known without gRPC."""
+def _check_address(setting: str, address: str, *, may_be_used: bool) -> None:
+    """Raise OSError if the server cannot listen at a setting's address, as far as that is known without gRPC.
+
+    Args:
+        setting: the setting.
+        address: the address.
+        may_be_used: whether another process may listen there for now.
+    """
     host, _, port = address.rpartition(":")
     if int(port) == 0:
         return
@@ -133,7 +139,7 @@ def _check_address(setting: str, address: str) -> None:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, place in found:
             error = _why_not_bound(family, kind, protocol, place)
-            if error is None:
+            if error is None or (may_be_used and error.errno == errno.EADDRINUSE):
                 return
             errors.append(error)
     except OSError as error:

@@ -219,10 +219,11 @@ async def _healthy_on_standby(backend: ServerBackend, address: str | None) -> As
     async def answer(address: str) -> None:
         await backend.standing_by.wait()
         servicer = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-        server.add_insecure_port(address)
-        await server.start()
         await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        with contextlib.suppress(RuntimeError):  # the other server is on this machine, and listens there
+            server.add_insecure_port(address)
+            await server.start()
 
     if address is None:
         yield
