@@ -137,7 +137,7 @@ class Server:
         command = [sys.executable, "-c", PROGRAM, version, *options, "--ray-address", cluster, "--listen", listen]
         self._log = log
         with log.open("wb") as file:
-            self.process = subprocess.Popen(command, stderr=file, env=environment)
+            self.process = subprocess.Popen(command, stderr=file, env=environment)  # noqa: S603  # this module
 
     def wait_for(self, event: str) -> None:
         """Wait for an event in the log."""
@@ -159,7 +159,9 @@ def _cluster(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     command += ["--node-ip-address=127.0.0.1", "--include-dashboard=false", f"--object-store-memory={200 << 20}"]
     command += [f"--temp-dir={folder}", f"--ray-client-server-port={_free_port()}"]
     with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, start_new_session=True)
+        process = subprocess.Popen(  # noqa: S603  # of the same installation
+            command, stdout=file, stderr=file, env=environment, start_new_session=True
+        )
     try:
         until = time.monotonic() + START_SECONDS
         while "Ray runtime started" not in log.read_text():
@@ -184,7 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--upgrades", type=int, default=10, help="number of upgrades and downgrades")
     number = parser.parse_args().upgrades
-    folder = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))  # noqa: S108  # names of sockets are short
+    folder = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))  # names of sockets are short
     table = Table("upgrade", *(f"longest pause: {kind}" for kind in CALLS), "served again after", "workers new after")
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -546,7 +546,12 @@ def test_lease_has_one_owner_at_a_time() -> None:
     lease.release(1)  # an owner that has lost it
     assert lease.acquire(first) is None
     lease.release(2)
+    now = 17
     assert lease.acquire(first) == 3
+    assert lease.idle_seconds < 0
+    lease.release(3, unused=True)
+    assert lease.idle_seconds == 1  # since the end of the second owner
+    assert lease.acquire(first) == 4
     fresh = Lease(5, lambda: now)  # in a journal that replaces a lost one
     assert fresh.acquire(first, 3) == 3
     assert fresh.acquire(second) is None

@@ -127,8 +127,19 @@ def cluster_server(
     port: int = 0,
     namespace: str = "rollserve",
     run: Sequence[str] = ("-m", "rollserve_server"),
+    until: str = "serving",
 ) -> Iterator[ClusterServer]:
-    """Yield a server on the cluster, which Python is to `run`; kill it after the block unless it has exited."""
+    """Yield a server on the cluster once its log has an event; kill it after the block unless it has exited.
+
+    Args:
+        cluster: the cluster.
+        folder: folder for its log.
+        options: options of the server.
+        port: port where it is to listen; 0 for a free one.
+        namespace: Ray namespace of the sampler.
+        run: what Python is to run.
+        until: the event.
+    """
     name = secrets.token_hex(4)
     port_file, log = folder / f"port-{name}", folder / f"log-{name}"
     command = [sys.executable, *run, "--ray-address", cluster.address]
@@ -137,8 +148,8 @@ def cluster_server(
     with log.open("wb") as file:
         process = subprocess.Popen(command, stderr=file, env={**os.environ, **cluster.environment})
     try:
-        _wait_for(log, " serving ", process)
-        yield ClusterServer(process, f"127.0.0.1:{int(port_file.read_text())}", log)
+        _wait_for(log, f" {until} ", process)
+        yield ClusterServer(process, f"127.0.0.1:{port or int(port_file.read_text())}", log)
     finally:
         process.kill()
         process.wait()
