@@ -8,12 +8,11 @@ import enum
 import hashlib
 import inspect
 import json
-import typing
 from typing import Any
 
 import pytest
 from faults.test_journal import LastingBackend, pool_on
-from pools import CARTPOLE, sample
+from pools import CARTPOLE, sample, until
 from support import equal
 
 from rollserve_server.agents import RandomSpec
@@ -55,11 +54,8 @@ def results(pool: Pool, clock: int) -> list[Any]:
 
 
 async def until_renewed(pool: Pool, left: set[int], backend: LastingBackend) -> None:
-    async with asyncio.timeout(30):
-        while left & {id(handle) for handle in backend.handles.values()}:
-            await asyncio.sleep(0.01)
-        while not all(worker.healthy for worker in pool.status().workers):
-            await asyncio.sleep(0.01)
+    await until(lambda: not left & {id(handle) for handle in backend.handles.values()})
+    await until(lambda: all(worker.healthy for worker in pool.status().workers))
 
 
 @pytest.mark.parametrize("has_room", [True, False])
@@ -126,4 +122,4 @@ def _fields(value: type) -> list[str]:
         return [f"{field.name}: {field.type}" for field in dataclasses.fields(value)]
     if issubclass(value, enum.Enum):
         return [f"{member.name} = {member.value}" for member in value]
-    return [f"{name}: {kind}" for name, kind in typing.cast("Any", value).__dict__.get("__annotations__", {}).items()]
+    return [f"{name}: {kind}" for name, kind in inspect.get_annotations(value).items()]
