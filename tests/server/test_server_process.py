@@ -52,7 +52,7 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
-def check(settings: Settings) -> None:
+def check(settings: Settings, _: object) -> None:
     """Check settings as a server does before Ray starts."""
     check_settings(settings)
     check_environment(settings)

@@ -14,7 +14,7 @@ from rollserve_server.errors import InvalidValueError
 __all__ = ["ANONYMOUS", "Grant", "Principal", "Scope", "check_name", "parse_grants"]
 
 _ALL = "*"
-"""Any text in a sampler's name; and, as a scope, all scopes but `pickle`."""
+"""Any text in a sampler's name; and, as a scope, all scopes but `pickle`, and `server:admin` if a sampler follows."""
 _ANONYMOUS_NAME = "anonymous"
 _NAME = re.compile(r"[!-~]{1,128}")
 
@@ -38,6 +38,8 @@ class Scope(enum.StrEnum):
     """Change the number of workers."""
     SAMPLER_ADMIN = "sampler:admin"
     """Create and delete samplers, and see what is hidden from others."""
+    SERVER_ADMIN = "server:admin"
+    """Have the server read its settings again, for all samplers."""
     DATA_READ = "data:read"
     """Read datasets in the operator's folder."""
     DATA_WRITE = "data:write"
@@ -67,6 +69,8 @@ class Grant:
         """
         name, at, sampler = text.partition("@")
         scopes = [each for each in Scope if each == name or (name == _ALL and each is not Scope.PICKLE)]
+        if at:  # no sampler has it
+            scopes = [each for each in scopes if each is not Scope.SERVER_ADMIN]
         if not scopes or (at and not sampler):
             expected = f"SCOPE or SCOPE@SAMPLER, with one of the scopes {', '.join(Scope)}, or {_ALL}"
             raise InvalidValueError.of("scope", expected=expected, got=repr(text))

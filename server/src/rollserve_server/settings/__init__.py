@@ -33,6 +33,7 @@ from rollserve_server.settings.pool import (
     VersionSettings,
     WorkerSettings,
 )
+from rollserve_server.settings.reloading import Change, Reload
 from rollserve_server.settings.server import ProcessSettings, RaySettings, SamplerSettings, Settings, WorkerPlacement
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "AgentSettings",
     "AllowSettings",
     "CallSettings",
+    "Change",
     "ClientLimits",
     "EnvironmentSettings",
     "FlatField",
@@ -54,6 +56,7 @@ __all__ = [
     "ProfileSettings",
     "Quota",
     "RaySettings",
+    "Reload",
     "RenderSettings",
     "RowSettings",
     "SamplerSettings",

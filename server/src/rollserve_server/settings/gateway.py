@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from rollserve_server.settings.groups import Address, Group
+from rollserve_server.settings.groups import Address, Group, Reloadable
 
 __all__ = ["ClientLimits", "GatewaySettings", "IdentitySettings", "TlsSettings", "TracingSettings"]
 
@@ -84,34 +84,34 @@ def _is_endpoint(value: str) -> bool:
 class IdentitySettings(Group):
     """Settings of identity; without any, every client may do what the other settings permit."""
 
-    token_hashes: Path | None = Field(
+    token_hashes: Reloadable[Path | None] = Field(
         default=None,
         description="A file with hashes of the tokens that clients may show, which rollserve-server token create "
         "writes. When it changes, the next RPC sees that. With this setting, clients need a token.",
     )
-    tls_principals: Path | None = Field(
+    tls_principals: Reloadable[Path | None] = Field(
         default=None,
         description="A YAML file with names in clients' certificates, and a list of scopes for each. With this "
         "setting, clients need such a certificate, or a token. Needs --tls-client-ca.",
     )
-    jwt_jwks: Path | None = Field(
+    jwt_jwks: Reloadable[Path | None] = Field(
         default=None,
         description="A JSON Web Key Set with the public keys that signed tokens (JWT) are verified by. With this "
         "setting, clients need a token. Needs --jwt-issuer and --jwt-audience.",
     )
-    jwt_issuer: str | None = Field(
+    jwt_issuer: Reloadable[str | None] = Field(
         default=None, validate_default=True, description="The claim iss that signed tokens need."
     )
-    jwt_audience: str | None = Field(
+    jwt_audience: Reloadable[str | None] = Field(
         default=None, validate_default=True, description="The claim aud that signed tokens need, alone or in a list."
     )
-    jwt_leeway_seconds: float = Field(
+    jwt_leeway_seconds: Reloadable[float] = Field(
         default=30.0,
         ge=0,
         le=600,
         description="How far the clocks of the issuer and the server may differ, for exp, nbf and iat.",
     )
-    jwt_scope_claim: str = Field(
+    jwt_scope_claim: Reloadable[str] = Field(
         default="scope", description="The claim with the scopes of a signed token: a text with blanks, or a list."
     )
 
@@ -133,14 +133,14 @@ class IdentitySettings(Group):
 class ClientLimits(Group):
     """Settings of clients: their share of the gateway, and how it notices that they are gone."""
 
-    max_rpcs: int = Field(
+    max_rpcs: Reloadable[int] = Field(
         default=1000,
         ge=1,
         le=100_000,
         description="Number of RPCs that may run at the same time; further ones are refused. Health checks have 512 "
         "places of their own.",
     )
-    max_peer_rpcs: int = Field(
+    max_peer_rpcs: Reloadable[int] = Field(
         default=500,
         ge=1,
         le=100_000,
@@ -153,7 +153,7 @@ class ClientLimits(Group):
         le=1_000_000,
         description="Number of connections that clients may have; further ones are closed.",
     )
-    max_peer_connections: int = Field(
+    max_peer_connections: Reloadable[int] = Field(
         default=500,
         ge=1,
         le=1_000_000,
@@ -180,7 +180,7 @@ class ClientLimits(Group):
         "updates in progress, where further ones wait, and a third for running evaluations, where further ones are "
         "refused. Each third has room for the largest request, whatever is set.",
     )
-    client_stall_seconds: float = Field(
+    client_stall_seconds: Reloadable[float] = Field(
         default=600.0,
         gt=0,
         le=1e6,
@@ -225,7 +225,7 @@ class GatewaySettings(Group):
     tls: TlsSettings = Field(default_factory=TlsSettings)
     tracing: TracingSettings = Field(default_factory=TracingSettings)
     identity: IdentitySettings = Field(default_factory=IdentitySettings)
-    audit_log: Path | None = Field(
+    audit_log: Reloadable[Path | None] = Field(
         default=None,
         description="A file to which a line of JSON is added for each RPC but health checks: who asked for what, and "
         "what became of it; - for standard error. It can be renamed while the server runs.",
@@ -266,7 +266,7 @@ class GatewaySettings(Group):
         description="A folder in which clients with the scopes for it record and read datasets, which they name by "
         "paths within it. Without it, nothing is recorded or read.",
     )
-    grace_seconds: float = Field(
+    grace_seconds: Reloadable[float] = Field(
         default=10.0, ge=0, description="How long running calls may go on after SIGTERM or Ctrl-C."
     )
     clients: ClientLimits = ClientLimits()
