@@ -33,6 +33,7 @@ from rollserve_server.serving.checks import check_environment, check_settings
 from rollserve_server.serving.parent import PortFile, answering_control, end_with_parent
 from rollserve_server.serving.reloading import Reloading
 from rollserve_server.serving.save_file import SaveFile
+from rollserve_server.serving.watching import watched
 from rollserve_wire.errors import mismatch
 from rollserve_wire.memory import give_back_memory, hold_on_to_memory
 
@@ -99,6 +100,18 @@ async def _serve(
     settings: Settings, read: ReadSettings, thread: BackendThread, port_file: PortFile, extras: Extras
 ) -> None:
     stopping = Stopping()
+    async with watched(settings.process.watchdog_seconds):
+        await _serve_until(stopping, settings, read, thread, port_file, extras)
+
+
+async def _serve_until(
+    stopping: Stopping,
+    settings: Settings,
+    read: ReadSettings,
+    thread: BackendThread,
+    port_file: PortFile,
+    extras: Extras,
+) -> None:
     checking = asyncio.create_task(_check_environment(settings, thread))
     if await stopping.comes_before(checking):
         checking.cancel()

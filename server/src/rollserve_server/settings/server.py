@@ -234,6 +234,14 @@ class ProcessSettings(Group):
         description="File descriptor of a stream socket on which the process that starts the server can reset its "
         "sampler: each line reset is answered by a line, done or failed: and the reason.",
     )
+    watchdog_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        le=1e6,
+        description="How long the server may do nothing, because it is stopped or its event loop hangs, before it is "
+        "killed, with the stacks of its threads in the log, so that a supervisor starts another one. Time in which the "
+        "whole machine or container is suspended does not count. With 0, for ever, as debuggers need it.",
+    )
     save_path: Path | None = Field(
         default=None,
         description="A file to save the default sampler to, every --save-every seconds and when the server ends. A "
