@@ -46,7 +46,7 @@ _METAVARS = {
     "env": "ID",
     "health_listen": "HOST:PORT",
     "jwt_audience": "TEXT",
-    "jwt_issuer": "TEXT",
+    "jwt_issuer": "URL",
     "jwt_scope_claim": "NAME",
     "listen": "HOST:PORT",
     "metrics_listen": "HOST:PORT",

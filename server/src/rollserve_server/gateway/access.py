@@ -60,11 +60,13 @@ class Access:
         self._scopes = scopes
         self._of_server = of_server
 
-    def principal_of(self, client: Client) -> Principal:
+    async def principal_of(self, client: Client) -> Principal:
         """Return who the client is; raise UnauthenticatedError if it does not prove that."""
         if not self.authentication.is_required:
             return ANONYMOUS
-        return self.authentication.principal_of(_values(client, "authorization"), client.auth_context())
+        authentication, authorization = self.authentication, _values(client, "authorization")
+        await authentication.refresh(authorization)
+        return authentication.principal_of(authorization, client.auth_context())
 
     def named_sampler(self, client: Client) -> str:
         """Return the sampler in the metadata, or an empty text; raise InvalidValueError if there are several."""

@@ -13,6 +13,7 @@ import grpc.aio
 
 from rollserve_server.datasets import DataFolder
 from rollserve_server.errors import StoppingError
+from rollserve_server.futures import in_background
 from rollserve_server.gateway.access import Access
 from rollserve_server.gateway.audit import AuditLog
 from rollserve_server.gateway.certificates import CertificateFiles
@@ -118,7 +119,7 @@ class Gateway:
         )
         scopes = {rpc.name: rpc.scope for rpc in RPCS} | {REFLECTION_RPC: Scope.STATUS}
         of_server = {rpc.name for rpc in RPCS if rpc.is_of_server} | {REFLECTION_RPC}
-        self._access = Access(Authentication(settings.identity), samplers.default.name, scopes, of_server)
+        self._access = Access(self._authentication(settings), samplers.default.name, scopes, of_server)
         audit_log = None if settings.audit_log is None else AuditLog(settings.audit_log)
         self._tracing = None if settings.tracing.otlp_endpoint is None else Tracing(settings.tracing)
         self._rpcs = OpenRpcs(
@@ -170,6 +171,7 @@ class Gateway:
             asyncio.create_task(self._watch_expiries()),
         ]
         self._health.start_serving()
+        in_background(self._access.authentication.refresh())
 
     @property
     def grace_seconds(self) -> float:
@@ -187,13 +189,16 @@ class Gateway:
             InvalidValueError: a file with tokens, keys or principals cannot be used. Nothing has changed then.
             OSError: the audit log cannot be opened. Nothing has changed then.
         """
-        authentication = Authentication(settings.identity)
+        authentication = self._access.authentication
+        if settings.identity != self._settings.identity:  # else the keys of an issuer stay known
+            authentication = self._authentication(settings)
         former_log = self._rpcs.audit_log
         if settings.audit_log != self._settings.audit_log:
             self._rpcs.audit_log = None if settings.audit_log is None else AuditLog(settings.audit_log)
             if former_log is not None:
                 former_log.close()
         self._access.authentication = authentication
+        in_background(authentication.refresh())
         self._settings, limits = settings, settings.clients
         self._places.max_in_all, self._places.max_of_peer = limits.max_rpcs, limits.max_peer_rpcs
         if self._connection_limit is not None:
@@ -244,6 +249,9 @@ class Gateway:
                 self._rpcs.audit_log.close()
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)
+
+    def _authentication(self, settings: GatewaySettings) -> Authentication:
+        return Authentication(settings.identity, self.metrics.count_fetch)
 
     def _expiries(self) -> Sequence[Expiry]:
         certificates = () if self._certificates is None else self._certificates.expiries()

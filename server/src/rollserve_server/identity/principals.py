@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
 from rollserve_server.errors import InvalidValueError
 
-__all__ = ["ANONYMOUS", "Grant", "Principal", "Scope", "check_name", "parse_grants"]
+__all__ = ["ANONYMOUS", "Grant", "Principal", "Scope", "check_name", "parse_grants", "parse_named_grants"]
 
 _ALL = "*"
 """Any text in a sampler's name; and, as a scope, all scopes but `pickle`, and `server:admin` if a sampler follows."""
@@ -85,6 +85,28 @@ class Grant:
 def parse_grants(texts: Iterable[str]) -> frozenset[Grant]:
     """Return the grants of texts; raises as `Grant.parse`."""
     return frozenset(grant for text in texts for grant in Grant.parse(text))
+
+
+def parse_named_grants(field: str, found: object) -> Iterator[tuple[str, frozenset[Grant]]]:
+    """Yield the names and the grants of a mapping from names to lists of scopes, as YAML has it.
+
+    Args:
+        field: the mapping, for errors.
+        found: the mapping.
+
+    Raises:
+        InvalidValueError: it is something else.
+    """
+    expected = "names, each with a list of scopes"
+    if not isinstance(found, dict):
+        raise InvalidValueError.of(field, expected=expected, got=type(found).__name__)
+    for name, scopes in found.items():
+        if not (isinstance(name, str) and isinstance(scopes, list) and all(isinstance(each, str) for each in scopes)):
+            raise InvalidValueError.of(field, expected=expected, got=f"{name!r}: {scopes!r}")
+        try:
+            yield name, parse_grants(scopes)
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{name!r}: {error.text}", field=field) from None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from rollserve_server.settings.gateway import (
     IdentitySettings,
     TlsSettings,
     TracingSettings,
+    is_loopback,
+    is_safe_url,
 )
 from rollserve_server.settings.groups import FlatField, Group
 from rollserve_server.settings.pool import (
@@ -68,4 +70,6 @@ __all__ = [
     "WorkerPlacement",
     "WorkerSettings",
     "WrapperSetting",
+    "is_loopback",
+    "is_safe_url",
 ]

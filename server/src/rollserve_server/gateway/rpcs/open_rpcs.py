@@ -103,7 +103,7 @@ class OpenRpcs:
                 try:
                     async with rpc.endable():
                         if self._access is not None:
-                            rpc.admit(self._access)
+                            await rpc.admit(self._access)
                         with self._places.held_by(rpc), rpc.held:
                             return await answer(rpc)
                 except Exception as error:
