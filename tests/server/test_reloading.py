@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import serving
+from certificates import LIGHT, serving
 from commands import run_here
 from principals import Tokens
 from raw_calls import soon
@@ -158,3 +162,17 @@ def test_setting_that_needs_one_of_the_start_is_refused() -> None:
     new = Settings.from_flat({"env": "CartPole-v1", **tls, "tls_client_ca": "c", "tls_principals": "d"})
     with raises(InvalidValueError, quotes="a restart is needed for tls_client_ca"):
         Reload.of(used, new)
+
+
+def test_server_ends_with_its_terminal(tmp_path: Path) -> None:
+    controller, terminal = pty.openpty()
+    log = tmp_path / "log"
+    command = ["setsid", "--ctty", sys.executable, "-m", "rollserve_server", *LIGHT, "--listen", "127.0.0.1:0"]
+    with log.open("w") as file, subprocess.Popen(command, stdin=terminal, stderr=file) as process:
+        os.close(terminal)
+        assert soon(lambda: " serving " in log.read_text())
+        process.send_signal(signal.SIGHUP)
+        assert soon(lambda: "settings reloaded" in log.read_text())
+        os.close(controller)
+        assert process.wait(60) == 0
+    assert "ended" in log.read_text()

@@ -197,6 +197,7 @@ async def _serve_with(
         await samplers.reset()
         return ""
 
+    stopping.on_hang_up = Reloading(settings, read, samplers, gateway).on_hang_up
     try:
         await gateway.start()
         async with (
@@ -204,7 +205,6 @@ async def _serve_with(
             save_file.saving(pool),
             answering_control(settings.process.control_fd, {"reset": reset, **extras.answers}),
         ):
-            stopping.on_hang_up = Reloading(settings, read, samplers, gateway).on_hang_up
             port_file.write(gateway.port)
             keep = keep_workers
             host, status = settings.gateway.listen.rpartition(":")[0], pool.status()
