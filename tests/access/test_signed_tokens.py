@@ -11,40 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jwt
 import pytest
 from certificates import serving
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from issuers import AUDIENCE, ISSUER, key_set, signed
 from principals import Tokens
 from support import raises
 
 import rollserve
 from rollserve import Reason
 from rollserve_server.local import LocalServer
-
-ISSUER, AUDIENCE = "https://issuer.lab", "rollserve"
-RSA = rsa.generate_private_key(65537, 2048)
-KEYS: dict[str, tuple[Any, Any]] = {
-    "rsa": (RSA, jwt.algorithms.RSAAlgorithm),
-    "ec": (ec.generate_private_key(ec.SECP256R1()), jwt.algorithms.ECAlgorithm),
-    "ed": (ed25519.Ed25519PrivateKey.generate(), jwt.algorithms.OKPAlgorithm),
-    "other": (rsa.generate_private_key(65537, 2048), jwt.algorithms.RSAAlgorithm),
-}
-ALGORITHMS = {"rsa": "RS256", "ec": "ES256", "ed": "EdDSA", "other": "RS256"}
-
-
-def key_set(*names: str) -> str:
-    keys = [{**KEYS[name][1].to_jwk(KEYS[name][0].public_key(), as_dict=True), "kid": name} for name in names]
-    return json.dumps({"keys": keys})
-
-
-def signed(key: str = "rsa", *, algorithm: str = "", kid: str | None = "", **changes: Any) -> str:
-    """Return a token that is valid but for what is changed; None leaves a claim out."""
-    expiry = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
-    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": expiry, "scope": "openid status sample@default"}
-    claims = {name: value for name, value in {**claims, **changes}.items() if value is not None}
-    headers = {"kid": kid or key} if kid is not None else {}
-    return jwt.encode(claims, KEYS[key][0], algorithm or ALGORITHMS[key], headers=headers)
 
 
 def with_shared_secret() -> str:

@@ -27,8 +27,8 @@ service = DescriptorPool(database).FindServiceByName("rollserve.v1.SamplerServic
 assert sorted(method.name for method in service.methods) == [
     "CallEnvironments", "CreateSampler", "DeleteSampler", "Evaluate", "EvaluatePopulation", "GetAgent",
     "GetAgentParameters", "GetMetrics", "GetSampler", "ListAgentVersions", "ListSamplers", "ObtainExactEpisodes",
-    "ObtainSamples", "ReadDataset", "RecordDataset", "RenderEpisode", "ResizePool", "RestoreSampler", "SaveSampler",
-    "StreamSamples", "UpdateAgent", "UpdateEnv",
+    "ObtainSamples", "ReadDataset", "RecordDataset", "ReloadSettings", "RenderEpisode", "ResizePool", "RestoreSampler",
+    "SaveSampler", "StreamSamples", "UpdateAgent", "UpdateEnv",
 ]
 
 def call(name, request):

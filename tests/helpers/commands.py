@@ -37,5 +37,5 @@ def run_server_command(*arguments: str | Path, **environment: str) -> Result:
     return CliRunner().invoke(server_main, [*map(str, arguments)], obj=_accept, env=environment)
 
 
-def _accept(_: object) -> None:
+def _accept(_: object, __: object) -> None:
     raise AssertionError("the command line was accepted, and would be served")

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rollserve_server.cli import main
-from rollserve_server.serving import Extras, run
+from rollserve_server.serving import Extras, ReadSettings, run
 
 if TYPE_CHECKING:
     from rollserve_server.settings import Settings
@@ -48,8 +48,8 @@ async def _stand_still(arguments: str) -> str:
     return ""
 
 
-def _serve(settings: Settings) -> int:
-    return run(settings, Extras(answers={"pause": _pause, "stand_still": _stand_still}))
+def _serve(settings: Settings, read: ReadSettings) -> int:
+    return run(settings, read, Extras(answers={"pause": _pause, "stand_still": _stand_still}))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,14 @@ from rollserve._calls.rpc_errors import error_from_rpc
 from rollserve.agents import agent_to_proto
 from rollserve_server.identity import Scope
 from rollserve_wire.environments import env_spec_to_proto
-from rollserve_wire.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, episode_records_pb2, samplers_pb2
+from rollserve_wire.v1 import (
+    agent_versions_pb2,
+    datasets_pb2,
+    environment_pb2,
+    episode_records_pb2,
+    samplers_pb2,
+    settings_pb2,
+)
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["EVERYTHING", "PAGE", "REQUESTS", "SERVICE", "Asker", "asking", "table_of"]
@@ -143,6 +150,7 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
         "RestoreSampler",
         samplers_pb2.RestoreSamplerRequest(data=saved_file(rollserve.EnvSpec("CartPole-v1"), num_rows=4096)),
     ),
+    "ReloadSettings": ("ReloadSettings", settings_pb2.ReloadSettingsRequest()),
     "ResizePool": ("ResizePool", pb.ResizePoolRequest(worker_count=1)),
 }
 """A request for each row of the table: its RPC, and the request."""

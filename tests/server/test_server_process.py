@@ -52,7 +52,7 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
-def check(settings: Settings) -> None:
+def check(settings: Settings, _: object) -> None:
     """Check settings as a server does before Ray starts."""
     check_settings(settings)
     check_environment(settings)
@@ -292,7 +292,7 @@ def test_environment_with_many_agents_passes_the_checks_before_ray_starts() -> N
     wrappers = [{"name": "frame_stack_v1", "kwargs": {"stack_size": 2}}]
     many = {"env": "mpe/simple_spread-v3", "multi_agent": "parallel", "wrappers": wrappers}
     profiles = {"four": {"env": "classic/connect_four-v3", "multi_agent": "aec"}}
-    check(Settings.from_flat({**many, "profiles": profiles}))
+    check(Settings.from_flat({**many, "profiles": profiles}), None)
     wrong = Settings.from_flat({**many, "profiles": {"four": {**profiles["four"], "multi_agent": "parallel"}}})
     with pytest.raises(DomainError, match=r"profiles\.four.*parallel environments"):
         check_environment(wrong)

@@ -247,6 +247,14 @@ type SamplerServiceClient interface {
 	//
 	// Reasons: only what any RPC can fail with.
 	ListSamplers(ctx context.Context, in *ListSamplersRequest, opts ...grpc.CallOption) (*ListSamplersResponse, error)
+	// Reads the server's configuration file again, and uses the new values of all settings that are reloadable. Calls that
+	// run keep what they began with. Flags and environment variables stay what they were, and precede the file. A file
+	// with an error changes nothing: INVALID_ARGUMENT, which names the setting. SIGHUP does the same.
+	//
+	// The client needs the scope `server:admin`.
+	//
+	// Reasons: INVALID_VALUE, and what the start of a server fails with for the same settings.
+	ReloadSettings(ctx context.Context, in *ReloadSettingsRequest, opts ...grpc.CallOption) (*ReloadSettingsResponse, error)
 }
 
 type samplerServiceClient struct {
@@ -730,6 +738,15 @@ func (c *samplerServiceClient) ListSamplers(ctx context.Context, in *ListSampler
 	return out, nil
 }
 
+func (c *samplerServiceClient) ReloadSettings(ctx context.Context, in *ReloadSettingsRequest, opts ...grpc.CallOption) (*ReloadSettingsResponse, error) {
+	out := new(ReloadSettingsResponse)
+	err := c.cc.Invoke(ctx, "/rollserve.v1.SamplerService/ReloadSettings", in, out, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SamplerServiceServer is the server API for SamplerService service.
 // All implementations must embed UnimplementedSamplerServiceServer
 // for forward compatibility
@@ -964,6 +981,14 @@ type SamplerServiceServer interface {
 	//
 	// Reasons: only what any RPC can fail with.
 	ListSamplers(context.Context, *ListSamplersRequest) (*ListSamplersResponse, error)
+	// Reads the server's configuration file again, and uses the new values of all settings that are reloadable. Calls that
+	// run keep what they began with. Flags and environment variables stay what they were, and precede the file. A file
+	// with an error changes nothing: INVALID_ARGUMENT, which names the setting. SIGHUP does the same.
+	//
+	// The client needs the scope `server:admin`.
+	//
+	// Reasons: INVALID_VALUE, and what the start of a server fails with for the same settings.
+	ReloadSettings(context.Context, *ReloadSettingsRequest) (*ReloadSettingsResponse, error)
 	mustEmbedUnimplementedSamplerServiceServer()
 }
 
@@ -1036,6 +1061,9 @@ func (UnimplementedSamplerServiceServer) DeleteSampler(context.Context, *DeleteS
 }
 func (UnimplementedSamplerServiceServer) ListSamplers(context.Context, *ListSamplersRequest) (*ListSamplersResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method ListSamplers not implemented")
+}
+func (UnimplementedSamplerServiceServer) ReloadSettings(context.Context, *ReloadSettingsRequest) (*ReloadSettingsResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method ReloadSettings not implemented")
 }
 func (UnimplementedSamplerServiceServer) mustEmbedUnimplementedSamplerServiceServer() {}
 
@@ -1487,6 +1515,24 @@ func _SamplerService_ListSamplers_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SamplerService_ReloadSettings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReloadSettingsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SamplerServiceServer).ReloadSettings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: "/rollserve.v1.SamplerService/ReloadSettings",
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SamplerServiceServer).ReloadSettings(ctx, req.(*ReloadSettingsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 var _SamplerService_serviceDesc = grpc.ServiceDesc{
 	ServiceName: "rollserve.v1.SamplerService",
 	HandlerType: (*SamplerServiceServer)(nil),
@@ -1530,6 +1576,10 @@ var _SamplerService_serviceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListSamplers",
 			Handler:    _SamplerService_ListSamplers_Handler,
+		},
+		{
+			MethodName: "ReloadSettings",
+			Handler:    _SamplerService_ReloadSettings_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

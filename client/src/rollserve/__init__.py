@@ -27,7 +27,16 @@ from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
-from rollserve.status import Counters, EnvProfile, Quota, SamplerStatus, SamplerSummary, WorkerStatus
+from rollserve.status import (
+    Counters,
+    EnvProfile,
+    Quota,
+    SamplerStatus,
+    SamplerSummary,
+    SettingChange,
+    SettingsReload,
+    WorkerStatus,
+)
 from rollserve_wire.columns import leaves_of, text_infos
 from rollserve_wire.environments import (
     EnvChange,
@@ -155,6 +164,8 @@ __all__ = [
     "SamplerSummary",
     "SamplingOptions",
     "ServerError",
+    "SettingChange",
+    "SettingsReload",
     "StepType",
     "StoppedError",
     "StreamProgress",

@@ -23,7 +23,7 @@ from rollserve.status import SamplerStatus, samplers_from_proto, status_from_pro
 from rollserve_wire.environments import env_update_from_proto, env_values_from_proto
 from rollserve_wire.errors import PreconditionError, mismatch
 from rollserve_wire.v1 import sampler_service_pb2 as pb
-from rollserve_wire.v1 import samplers_pb2
+from rollserve_wire.v1 import samplers_pb2, settings_pb2
 from rollserve_wire.v1.agent_versions_pb2 import ListAgentVersionsRequest
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from rollserve.record_stream import RecordStream
     from rollserve.recordings import Recording
     from rollserve.round_stream import RoundStream
-    from rollserve.status import Quota, SamplerSummary
+    from rollserve.status import Quota, SamplerSummary, SettingsReload
     from rollserve.video import Overlay, Video, VideoFormat
     from rollserve_wire.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve_wire.moments import RunningMoments
@@ -868,6 +868,26 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         """Return the samplers of the server, the default one first."""
         request = samplers_pb2.ListSamplersRequest()
         return samplers_from_proto(self._call(self._stub.ListSamplers, request, timeout))
+
+    def reload_settings(self, *, timeout: float | None = None) -> SettingsReload:
+        """Have the server read its configuration file again; return the settings that have changed.
+
+        Calls that run keep what they began with. A file with an error changes nothing.
+
+        >>> sampler.reload_settings()  # doctest: +SKIP
+
+        Args:
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
+
+        Raises:
+            InvalidArgumentError: the file cannot be read, or has an invalid value.
+            AccessError: the client lacks the scope `server:admin`.
+            RollserveError: the call failed.
+        """
+        from rollserve.status import reload_from_proto
+
+        request = settings_pb2.ReloadSettingsRequest()
+        return reload_from_proto(self._call(self._stub.ReloadSettings, request, timeout))
 
     def agent_versions(self, *, timeout: float | None = None) -> Sequence[AgentVersion]:
         """Return the versions of the agent that the sampler holds, in rising order."""

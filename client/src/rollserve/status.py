@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
     from google.protobuf.duration_pb2 import Duration
 
+    from rollserve_wire.v1 import settings_pb2
+
 __all__ = [
     "Counters",
     "EnvProfile",
     "Quota",
     "SamplerStatus",
     "SamplerSummary",
+    "SettingChange",
+    "SettingsReload",
     "WorkerStatus",
     "duration_text",
     "quota_to_proto",
@@ -303,6 +307,43 @@ def quota_to_proto(quota: Quota) -> samplers_pb2.SamplerQuota:
 def quota_from_proto(message: samplers_pb2.SamplerQuota) -> Quota:
     """Return the limits in a message."""
     return record_from_message(Quota, message)
+
+
+@dataclass(frozen=True)
+class SettingChange:
+    """A change of a server's setting, with its values as texts.
+
+    Attributes:
+        name: name of the setting, the key in the configuration file.
+        before: the value that counted until now; empty on a server that asks nobody who they are.
+        after: the new value, likewise.
+    """
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class SettingsReload:
+    """What became of a server's settings when it read them again.
+
+    Attributes:
+        changed: settings whose new values count from now on.
+        needs_restart: settings whose new values do not count before the server is started again.
+    """
+
+    changed: Sequence[SettingChange]
+    needs_restart: Sequence[SettingChange]
+
+
+def reload_from_proto(message: settings_pb2.ReloadSettingsResponse) -> SettingsReload:
+    """Return the changes in a message."""
+    changed, needs_restart = (
+        tuple(SettingChange(each.name, each.before, each.after) for each in changes)
+        for changes in (message.changed, message.needs_restart)
+    )
+    return SettingsReload(changed, needs_restart)
 
 
 def samplers_from_proto(message: samplers_pb2.ListSamplersResponse) -> Sequence[SamplerSummary]:

@@ -171,6 +171,14 @@ class Admission:
         """Number of calls that queue or are paused."""
         return len(self._queue)
 
+    def limit(self, max_running: int, *, max_stalled: int, max_waiting: int, turn_steps: int) -> None:
+        """Change the limits, as of the constructor, for calls that are not admitted yet."""
+        self._max_running = self._max_of_client = max_running
+        self._max_admitted = max_running + max_stalled
+        self._max_waiting = max_waiting
+        self._turn_steps = turn_steps
+        self._admit_waiting()
+
     def new_turn(self) -> Turn:
         """Return the turn of a call that can pause."""
         return Turn(self._admit_waiting, self._turn_steps)

@@ -26,7 +26,15 @@ from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve_wire.environments import EnvChange, Task, env_change_to_proto, env_spec_to_proto
 from rollserve_wire.policy_map import PolicyMap, policy_map_to_proto
 from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
-from rollserve_wire.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, evaluation_pb2, samplers_pb2, video_pb2
+from rollserve_wire.v1 import (
+    agent_versions_pb2,
+    datasets_pb2,
+    environment_pb2,
+    evaluation_pb2,
+    samplers_pb2,
+    settings_pb2,
+    video_pb2,
+)
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["METHODS", "Input", "input_of", "odd_envs"]
@@ -222,6 +230,7 @@ def _samplers() -> list[Message]:
         create,
         samplers_pb2.DeleteSamplerRequest(sampler="a"),
         samplers_pb2.ListSamplersRequest(),
+        settings_pb2.ReloadSettingsRequest(),
         samplers_pb2.SaveSamplerRequest(),
         pb.RecordDatasetRequest(dataset="a-v0", step_count=9, options=pb.SamplingOptions(seed=1)),
         pb.ReadDatasetRequest(sources=[datasets_pb2.DatasetSource(files=files), live], batch_size=2, mix_seed=1),

@@ -64,6 +64,7 @@ METHODS = {
     "CreateSampler": "create_sampler",
     "DeleteSampler": "delete_sampler",
     "ListSamplers": "list_samplers",
+    "ReloadSettings": "reload_settings",
     "SaveSampler": "save",
     "RestoreSampler": "restore",
     "ListAgentVersions": "agent_versions",

@@ -1,4 +1,4 @@
-"""Commands that show samplers, resize, create and delete them."""
+"""Commands that show samplers, resize, create and delete them, and have a server reload its settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollserve.sampler import Sampler
     from rollserve.status import EnvProfile, SamplerStatus, SamplerSummary, WorkerStatus
 
-__all__ = ["add_create", "add_delete", "add_resize", "add_samplers", "add_status", "add_top"]
+__all__ = ["add_admin", "add_create", "add_delete", "add_resize", "add_samplers", "add_status", "add_top"]
 
 
 def add_status(commands: Commands, common: argparse.ArgumentParser) -> None:
@@ -103,6 +103,34 @@ def add_delete(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the command that deletes a sampler."""
     delete = commands.add_parser("delete", parents=[common], help="delete the sampler that --sampler names")
     delete.set_defaults(run=_delete)
+
+
+def add_admin(commands: Commands, common: argparse.ArgumentParser) -> None:
+    """Add the commands for the operator of a server."""
+    admin = commands.add_parser("admin", help="administer a server")
+    admin_commands = admin.add_subparsers(required=True, metavar="COMMAND")
+    reload = admin_commands.add_parser(
+        "reload",
+        parents=[common],
+        help="have the server read its configuration file again",
+        description="Have the server read its configuration file again, and show what has changed, and what a restart "
+        "is needed for. Needs the scope server:admin.",
+    )
+    reload.add_argument("--json", action="store_true", help="print a JSON object")
+    reload.set_defaults(run=_reload)
+
+
+def _reload(sampler: Sampler, options: argparse.Namespace) -> None:
+    reload = sampler.reload_settings()
+    if options.json:
+        print(json.dumps(reload, default=_to_json, indent=2))
+        return
+    for title, changes in (("changed", reload.changed), ("needs a restart", reload.needs_restart)):
+        for each in changes:
+            values = f": {each.before} → {each.after}" if each.before or each.after else ""
+            print(f"{title}: {each.name}{values}")
+    if not (reload.changed or reload.needs_restart):
+        print("nothing has changed")
 
 
 def _status(sampler: Sampler, options: argparse.Namespace) -> None:

@@ -12,7 +12,15 @@ from typing import Any
 
 from rollserve import __version__
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
-from rollserve.cli.administration import add_create, add_delete, add_resize, add_samplers, add_status, add_top
+from rollserve.cli.administration import (
+    add_admin,
+    add_create,
+    add_delete,
+    add_resize,
+    add_samplers,
+    add_status,
+    add_top,
+)
 from rollserve.cli.files import add_agent, add_repair, add_restore, add_save, add_verify
 from rollserve.cli.sampling import add_evaluate, add_record, add_sample, add_video
 from rollserve.sampler import connect
@@ -123,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         add_samplers,
         add_create,
         add_delete,
+        add_admin,
         add_agent,
         add_save,
         add_restore,

@@ -7,6 +7,7 @@ from rollserve_wire.v1 import agent_versions_pb2 as rollserve_dot_v1_dot_agent__
 from rollserve_wire.v1 import episode_records_pb2 as rollserve_dot_v1_dot_episode__records__pb2
 from rollserve_wire.v1 import sampler_service_pb2 as rollserve_dot_v1_dot_sampler__service__pb2
 from rollserve_wire.v1 import samplers_pb2 as rollserve_dot_v1_dot_samplers__pb2
+from rollserve_wire.v1 import settings_pb2 as rollserve_dot_v1_dot_settings__pb2
 
 GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__
@@ -204,6 +205,11 @@ class SamplerServiceStub(object):
                 '/rollserve.v1.SamplerService/ListSamplers',
                 request_serializer=rollserve_dot_v1_dot_samplers__pb2.ListSamplersRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_samplers__pb2.ListSamplersResponse.FromString,
+                _registered_method=True)
+        self.ReloadSettings = channel.unary_unary(
+                '/rollserve.v1.SamplerService/ReloadSettings',
+                request_serializer=rollserve_dot_v1_dot_settings__pb2.ReloadSettingsRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_settings__pb2.ReloadSettingsResponse.FromString,
                 _registered_method=True)
 
 
@@ -608,6 +614,19 @@ class SamplerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReloadSettings(self, request, context):
+        """Reads the server's configuration file again, and uses the new values of all settings that are reloadable. Calls that
+        run keep what they began with. Flags and environment variables stay what they were, and precede the file. A file
+        with an error changes nothing: INVALID_ARGUMENT, which names the setting. SIGHUP does the same.
+
+        The client needs the scope `server:admin`.
+
+        Reasons: INVALID_VALUE, and what the start of a server fails with for the same settings.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SamplerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -720,6 +739,11 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     servicer.ListSamplers,
                     request_deserializer=rollserve_dot_v1_dot_samplers__pb2.ListSamplersRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_samplers__pb2.ListSamplersResponse.SerializeToString,
+            ),
+            'ReloadSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReloadSettings,
+                    request_deserializer=rollserve_dot_v1_dot_settings__pb2.ReloadSettingsRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_settings__pb2.ReloadSettingsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1374,6 +1398,33 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/ListSamplers',
             rollserve_dot_v1_dot_samplers__pb2.ListSamplersRequest.SerializeToString,
             rollserve_dot_v1_dot_samplers__pb2.ListSamplersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReloadSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/ReloadSettings',
+            rollserve_dot_v1_dot_settings__pb2.ReloadSettingsRequest.SerializeToString,
+            rollserve_dot_v1_dot_settings__pb2.ReloadSettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,

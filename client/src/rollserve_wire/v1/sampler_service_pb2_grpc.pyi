@@ -11,6 +11,7 @@ import rollserve_wire.v1.agent_versions_pb2
 import rollserve_wire.v1.episode_records_pb2
 import rollserve_wire.v1.sampler_service_pb2
 import rollserve_wire.v1.samplers_pb2
+import rollserve_wire.v1.settings_pb2
 import typing
 
 _T = typing.TypeVar("_T")
@@ -422,6 +423,19 @@ class SamplerServiceStub:
     Reasons: only what any RPC can fail with.
     """
 
+    ReloadSettings: grpc.UnaryUnaryMultiCallable[
+        rollserve_wire.v1.settings_pb2.ReloadSettingsRequest,
+        rollserve_wire.v1.settings_pb2.ReloadSettingsResponse,
+    ]
+    """Reads the server's configuration file again, and uses the new values of all settings that are reloadable. Calls that
+    run keep what they began with. Flags and environment variables stay what they were, and precede the file. A file
+    with an error changes nothing: INVALID_ARGUMENT, which names the setting. SIGHUP does the same.
+
+    The client needs the scope `server:admin`.
+
+    Reasons: INVALID_VALUE, and what the start of a server fails with for the same settings.
+    """
+
 class SamplerServiceAsyncStub:
     """Samples episodes, or fragments of episodes, of an agent in environments.
 
@@ -821,6 +835,19 @@ class SamplerServiceAsyncStub:
     """Lists the samplers of the server. Does not renew their leases.
 
     Reasons: only what any RPC can fail with.
+    """
+
+    ReloadSettings: grpc.aio.UnaryUnaryMultiCallable[
+        rollserve_wire.v1.settings_pb2.ReloadSettingsRequest,
+        rollserve_wire.v1.settings_pb2.ReloadSettingsResponse,
+    ]
+    """Reads the server's configuration file again, and uses the new values of all settings that are reloadable. Calls that
+    run keep what they began with. Flags and environment variables stay what they were, and precede the file. A file
+    with an error changes nothing: INVALID_ARGUMENT, which names the setting. SIGHUP does the same.
+
+    The client needs the scope `server:admin`.
+
+    Reasons: INVALID_VALUE, and what the start of a server fails with for the same settings.
     """
 
 class SamplerServiceServicer(metaclass=abc.ABCMeta):
@@ -1266,6 +1293,21 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         """Lists the samplers of the server. Does not renew their leases.
 
         Reasons: only what any RPC can fail with.
+        """
+
+    @abc.abstractmethod
+    def ReloadSettings(
+        self,
+        request: rollserve_wire.v1.settings_pb2.ReloadSettingsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rollserve_wire.v1.settings_pb2.ReloadSettingsResponse, collections.abc.Awaitable[rollserve_wire.v1.settings_pb2.ReloadSettingsResponse]]:
+        """Reads the server's configuration file again, and uses the new values of all settings that are reloadable. Calls that
+        run keep what they began with. Flags and environment variables stay what they were, and precede the file. A file
+        with an error changes nothing: INVALID_ARGUMENT, which names the setting. SIGHUP does the same.
+
+        The client needs the scope `server:admin`.
+
+        Reasons: INVALID_VALUE, and what the start of a server fails with for the same settings.
         """
 
 def add_SamplerServiceServicer_to_server(servicer: SamplerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

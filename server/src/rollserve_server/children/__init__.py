@@ -2,5 +2,14 @@
 
 from rollserve_server.children.launcher import live_by
 from rollserve_server.children.lifeline import Lifeline, launching, variables_for_code, variables_for_models
+from rollserve_server.children.watchdog import BEAT_SECONDS, WATCHDOG
 
-__all__ = ["Lifeline", "launching", "live_by", "variables_for_code", "variables_for_models"]
+__all__ = [
+    "BEAT_SECONDS",
+    "WATCHDOG",
+    "Lifeline",
+    "launching",
+    "live_by",
+    "variables_for_code",
+    "variables_for_models",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 import sys
@@ -16,14 +17,14 @@ from click.core import ParameterSource
 
 from rollserve_server import __version__
 from rollserve_server.check_env import check_env_command
-from rollserve_server.errors import shorten
+from rollserve_server.errors import InvalidValueError, shorten
 from rollserve_server.init_tls import init_tls_command
 from rollserve_server.settings import Settings
 from rollserve_server.tokens import token_command
 from rollserve_server.yaml_texts import parse_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
@@ -45,7 +46,7 @@ _METAVARS = {
     "env": "ID",
     "health_listen": "HOST:PORT",
     "jwt_audience": "TEXT",
-    "jwt_issuer": "TEXT",
+    "jwt_issuer": "URL",
     "jwt_scope_claim": "NAME",
     "listen": "HOST:PORT",
     "metrics_listen": "HOST:PORT",
@@ -67,10 +68,13 @@ _HELP = f"""Sample episodes of a policy acting in environments, for trainers in 
 
 Each option can also be set by an environment variable, named like it with {_PREFIX} in front ({_PREFIX}ENV_KWARGS), or
 by a key of a YAML file (env_kwargs: …); both have underscores where the option has hyphens. A flag goes before the
-variable, the variable before the file.
+variable, the variable before the file. On SIGHUP, and by `rollserve admin reload`, the file is read again: new values
+of reloadable options count at once, and the log names others.
 """
 _FIELDS = [field for field in Settings.flat_fields() if field.info.description is not None]
 _NAMES = [field.name for field in _FIELDS]
+_CONFIG_PATH = f"{__name__}.config"
+"""Key of the configuration file's path in the context."""
 _MAX_SHOWN = 200  # characters of a value
 _EXPECTED = {
     "bool_parsing": "true or false",
@@ -132,7 +136,9 @@ def _option(field: FlatField) -> click.Option:
     is_flag, default = info.annotation is bool, _shown_default(info)
     return click.Option(
         [f"{flag}/--no{flag[1:]}" if is_flag else flag, name],
-        help=(info.description or "") + (f"  [default: {default}]" if default else ""),
+        help=(info.description or "")
+        + (" Reloadable." if field.is_reloadable else "")
+        + (f"  [default: {default}]" if default else ""),
         metavar=_metavar(name, info),
         type=click.BOOL if is_flag else _CommaList() if name in _LISTS else click.UNPROCESSED,
         default=None,
@@ -173,9 +179,14 @@ def _read_config(context: click.Context, _: click.Parameter, path: Path | None) 
     Raises:
         click.ClickException: the file cannot be read, or a key is unknown.
     """
-    if path is not None:
-        values = _checked(path, _load(path))
-        context.default_map = {key: value for key, value in values.items() if value is not None}
+    context.meta[_CONFIG_PATH] = path
+    context.default_map = _values_of(path)
+
+
+def _values_of(path: Path | None) -> dict[str, Any]:
+    """Return the settings in the file, by their names; raises as `_read_config`."""
+    values = {} if path is None else _checked(path, _load(path))
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _load(path: Path) -> Any:
@@ -244,23 +255,41 @@ def _expected(error: ErrorDetails) -> str:
     return f"expected {expected.format(**error.get('ctx', {}))}"
 
 
+def _parsed(context: click.Context, values: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings.from_flat({name: value for name, value in values.items() if value not in (None, ())})
+    except pydantic.ValidationError as error:
+        raise click.ClickException("\nError: ".join(_explain(context, each) for each in error.errors())) from None
+
+
+def _read_again(context: click.Context, options: Mapping[str, Any]) -> Settings:
+    """Return the settings by the present contents of the file; flags and variables are as they were.
+
+    Raises:
+        InvalidValueError: the file cannot be read, or a value is invalid.
+    """
+    given = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    fixed = {name: value for name, value in options.items() if context.get_parameter_source(name) in given}
+    try:
+        return _parsed(context, {**_values_of(context.meta[_CONFIG_PATH]), **fixed})
+    except click.ClickException as error:
+        raise InvalidValueError(error.message) from None
+
+
 def _run(context: click.Context, /, **options: Any) -> None:
     if context.invoked_subcommand is not None:
         return
     _check_variables(os.environ, [*_NAMES, "config"])
-    try:
-        settings = Settings.from_flat({name: value for name, value in options.items() if value not in (None, ())})
-    except pydantic.ValidationError as error:
-        raise click.ClickException("\nError: ".join(_explain(context, each) for each in error.errors())) from None
+    settings = _parsed(context, options)
     # Imported late: Ray and gymnasium take a second, which --help and a wrong option need not.
     from rollserve_server.serving import run
 
-    sys.exit((context.obj or run)(settings))
+    sys.exit((context.obj or run)(settings, functools.partial(_read_again, context, options)))
 
 
 _CONFIG = click.Option(
     ["--config"],
-    help="A YAML file with any of these settings.",
+    help="A YAML file with any of these settings, which is read again on SIGHUP.",
     metavar="FILE",
     type=click.Path(path_type=Path),
     envvar=f"{_PREFIX}CONFIG",
@@ -284,4 +313,4 @@ main = click.Group(
     help=_HELP,
     context_settings={"max_content_width": 110},
 )
-"""The entry point. With `obj`, a function of the settings, that function serves in the place of `run`."""
+"""The entry point. With `obj`, a function of the same arguments as `run`, that function serves in its place."""

@@ -1,8 +1,8 @@
 """The gRPC side of the server: translates requests for the pool, forwards sampled bytes, maps errors to statuses."""
 
-from rollserve_server.gateway.audit import check_audit_log
+from rollserve_server.gateway.audit import check_audit_log, settings_changes
 from rollserve_server.gateway.certificates import check_certificates
 from rollserve_server.gateway.requests.reader import read_saved_file
 from rollserve_server.gateway.server import Gateway, Interceptor
 
-__all__ = ["Gateway", "Interceptor", "check_audit_log", "check_certificates", "read_saved_file"]
+__all__ = ["Gateway", "Interceptor", "check_audit_log", "check_certificates", "read_saved_file", "settings_changes"]

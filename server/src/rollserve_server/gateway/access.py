@@ -36,6 +36,7 @@ class Access:
     """Decides which RPCs of a client are answered.
 
     Attributes:
+        authentication: finds principals.
         own_sampler: name of the sampler that requests without a name are for.
     """
 
@@ -54,16 +55,18 @@ class Access:
             scopes: scope that each RPC needs on its sampler, by its name; any other RPC is refused, whoever asks.
             of_server: names of the RPCs of no sampler: whoever has the scope on any sampler may call them.
         """
-        self._authentication = authentication
+        self.authentication = authentication
         self.own_sampler = own_sampler
         self._scopes = scopes
         self._of_server = of_server
 
-    def principal_of(self, client: Client) -> Principal:
+    async def principal_of(self, client: Client) -> Principal:
         """Return who the client is; raise UnauthenticatedError if it does not prove that."""
-        if not self._authentication.is_required:
+        if not self.authentication.is_required:
             return ANONYMOUS
-        return self._authentication.principal_of(_values(client, "authorization"), client.auth_context())
+        authentication, authorization = self.authentication, _values(client, "authorization")
+        await authentication.refresh(authorization)
+        return authentication.principal_of(authorization, client.auth_context())
 
     def named_sampler(self, client: Client) -> str:
         """Return the sampler in the metadata, or an empty text; raise InvalidValueError if there are several."""

@@ -10,19 +10,28 @@ import logging.handlers
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from rollserve_server.agents import content_hash
-from rollserve_server.errors import shorten
+from rollserve_server.errors import InvalidValueError, shorten
 from rollserve_server.futures import in_request_thread
 
 if TYPE_CHECKING:
     from rollserve_server.identity import Principal
     from rollserve_server.pool import AgentUpdated, EnvUpdated
+    from rollserve_server.settings import Reload
 
-__all__ = ["AuditLog", "AuditedRpc", "change", "check_audit_log", "note_agent_update", "note_env_update"]
+__all__ = [
+    "AuditLog",
+    "AuditedRpc",
+    "change",
+    "check_audit_log",
+    "note_agent_update",
+    "note_env_update",
+    "settings_changes",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -67,20 +76,28 @@ class AuditLog:
             status: name of its status.
             reason: reason of its error, or an empty text.
         """
-        record = {
-            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            "request_id": rpc.request_id,
-            "principal": rpc.principal.name if rpc.principal is not None else None,
-            "peer": rpc.connection,
-            "rpc": rpc.name,
-            "sampler": shorten(rpc.sampler, _MAX_NAME),
-            "decision": "refused" if status in _REFUSED else "allowed",
-            "status": status,
-            "reason": reason,
-            "seconds": round(time.monotonic() - rpc.began, 6),
-            **rpc.changes,
-        }
-        self._handler.handle(logging.makeLogRecord({"msg": json.dumps(record)}))
+        self._write(
+            {
+                "request_id": rpc.request_id,
+                "principal": rpc.principal.name if rpc.principal is not None else None,
+                "peer": rpc.connection,
+                "rpc": rpc.name,
+                "sampler": shorten(rpc.sampler, _MAX_NAME),
+                "decision": "refused" if status in _REFUSED else "allowed",
+                "status": status,
+                "reason": reason,
+                "seconds": round(time.monotonic() - rpc.began, 6),
+                **rpc.changes,
+            }
+        )
+
+    def write_signal(self, signal: str, changes: Mapping[str, object]) -> None:
+        """Write the line of a signal that changed something."""
+        self._write({"signal": signal, **changes})
+
+    def _write(self, record: Mapping[str, object]) -> None:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        self._handler.handle(logging.makeLogRecord({"msg": json.dumps({"time": now, **record})}))
 
     def close(self) -> None:
         """Close the file."""
@@ -88,14 +105,26 @@ class AuditLog:
 
 
 def check_audit_log(path: Path | None) -> None:
-    """Raise OSError if lines cannot be added to a file."""
+    """Raise InvalidValueError if lines cannot be added to a file."""
     if path is not None and path != _STDERR:
-        _open(path).close()
+        try:
+            _open(path).close()
+        except OSError as error:
+            hint = error.strerror or str(error)
+            raise InvalidValueError.of("audit_log", expected="a file to add lines to", got=path, hint=hint) from None
 
 
 def change(before: object, after: object) -> dict[str, object]:
     """Return what an RPC changed, as the log has it."""
     return {"before": before, "after": after}
+
+
+def settings_changes(reload: Reload) -> dict[str, object]:
+    """Return what a reload of the settings changed, and what a restart is needed for, as the log has it."""
+    return {
+        "settings": {name: each._asdict() for name, each in reload.changed.items()},
+        "needs_restart": {name: each._asdict() for name, each in reload.needs_restart.items()},
+    }
 
 
 async def note_agent_update(rpc: AuditedRpc, updated: AgentUpdated) -> None:

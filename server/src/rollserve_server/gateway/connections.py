@@ -68,7 +68,11 @@ class Traffic:
 
 
 class ConnectionLimit:
-    """Closes the newest connections of peers that have more than they may."""
+    """Closes the newest connections of peers that have more than they may.
+
+    Attributes:
+        max_peer_connections: number of connections that a peer may keep.
+    """
 
     def __init__(self, port: int, max_peer_connections: int) -> None:
         """Start without connections.
@@ -78,7 +82,7 @@ class ConnectionLimit:
             max_peer_connections: number of connections that a peer may keep.
         """
         self._port = port
-        self._max_peer_connections = max_peer_connections
+        self.max_peer_connections = max_peer_connections
         self._kept: set[Address] = set()
 
     async def keep(self) -> None:
@@ -103,8 +107,8 @@ class ConnectionLimit:
         num_closed: Counter[str] = Counter()
         for peer, numbers in by_peer.items():
             oldest_first = sorted(numbers, key=lambda address: address not in self._kept)
-            kept.update(oldest_first[: self._max_peer_connections])
-            for address in oldest_first[self._max_peer_connections :]:
+            kept.update(oldest_first[: self.max_peer_connections])
+            for address in oldest_first[self.max_peer_connections :]:
                 num_closed[peer] += self._close(numbers[address], address)
         self._kept = kept
         return num_closed

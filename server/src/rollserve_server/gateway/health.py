@@ -71,6 +71,10 @@ class Health:
             handlers["List"] = self._rpcs.unary_handler("List", self.list, is_awaited=False)
         return grpc.method_handlers_generic_handler(HEALTH_SERVICE, handlers)
 
+    def limit(self, stall_seconds: float) -> None:
+        """Change how long a new RPC may wait for its client at a time."""
+        self._rpcs.stall_seconds = stall_seconds
+
     def start_serving(self) -> None:
         """Report from now on that the server serves."""
         self._set(health_pb2.HealthCheckResponse.SERVING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import grpc.aio
 
 from rollserve_server.datasets import DataFolder
 from rollserve_server.errors import StoppingError
+from rollserve_server.futures import in_background
 from rollserve_server.gateway.access import Access
 from rollserve_server.gateway.audit import AuditLog
 from rollserve_server.gateway.certificates import CertificateFiles
@@ -34,7 +35,7 @@ from rollserve_wire.errors import mismatch
 if TYPE_CHECKING:
     from rollserve_server.identity import Expiry
     from rollserve_server.samplers import Samplers
-    from rollserve_server.settings import ClientLimits, GatewaySettings
+    from rollserve_server.settings import ClientLimits, GatewaySettings, Reload
     from rollserve_wire.environments import EnvSpec
 
 
@@ -105,13 +106,12 @@ class Gateway:
         self._settings = settings
         self._expiry_log = ExpiryLog()
         self._certificates = None if settings.tls.tls_cert is None else CertificateFiles(settings.tls, self._expiry_log)
-        self._authentication = Authentication(settings.identity)
         self._samplers = samplers
         limits = settings.clients
         options = _channel_options(limits, settings.max_request_bytes)
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self.metrics = Metrics(samplers, self._expiries)
-        places = Places(
+        self._places = Places(
             "RPCs",
             limits.max_rpcs,
             max_of_peer=limits.max_peer_rpcs,
@@ -119,19 +119,21 @@ class Gateway:
         )
         scopes = {rpc.name: rpc.scope for rpc in RPCS} | {REFLECTION_RPC: Scope.STATUS}
         of_server = {rpc.name for rpc in RPCS if rpc.is_of_server} | {REFLECTION_RPC}
-        access = Access(self._authentication, samplers.default.name, scopes, of_server)
-        self._audit_log = None if settings.audit_log is None else AuditLog(settings.audit_log)
+        self._access = Access(self._authentication(settings), samplers.default.name, scopes, of_server)
+        audit_log = None if settings.audit_log is None else AuditLog(settings.audit_log)
         self._tracing = None if settings.tracing.otlp_endpoint is None else Tracing(settings.tracing)
-        self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics, access, self._audit_log, self._tracing)
+        self._rpcs = OpenRpcs(
+            limits.client_stall_seconds, self._places, self.metrics, self._access, audit_log, self._tracing
+        )
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes, Traffic().num_received)
         rings = SamplerRings(settings.shared_memory_bytes, samplers.max_samplers)
         for forget in (rings.forget, self.metrics.forget):
             samplers.on_removed(forget)
-        reader = RequestReader(samplers, allowed_paths)
-        service = SamplerService(
+        self._reader = RequestReader(samplers, allowed_paths)
+        self._service = SamplerService(
             self._rpcs,
             intake,
-            reader,
+            self._reader,
             samplers,
             rings,
             PrivateArguments(env),
@@ -145,9 +147,10 @@ class Gateway:
         if settings.health_listen is not None:
             self._health_listener = _HealthListener(settings.health_listen, limits, _SERVICES, self.metrics)
         reflection = Reflection((SAMPLER_SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES), self._rpcs, intake)
-        self._server.add_generic_rpc_handlers((service.handler(), self._health.handler(), *reflection.handlers()))
+        self._server.add_generic_rpc_handlers((self._service.handler(), self._health.handler(), *reflection.handlers()))
         self._hurried = asyncio.Event()
         self._watching: list[asyncio.Task[None]] = []
+        self._connection_limit: ConnectionLimit | None = None
         self.port = 0
 
     async def start(self) -> None:
@@ -162,9 +165,55 @@ class Gateway:
             await self._health_listener.start()
             self._health_listener.health.start_serving()
         await self._server.start()
-        limit = ConnectionLimit(self.port, self._settings.clients.max_peer_connections)
-        self._watching = [asyncio.create_task(limit.keep()), asyncio.create_task(self._watch_expiries())]
+        self._connection_limit = ConnectionLimit(self.port, self._settings.clients.max_peer_connections)
+        self._watching = [
+            asyncio.create_task(self._connection_limit.keep()),
+            asyncio.create_task(self._watch_expiries()),
+        ]
         self._health.start_serving()
+        in_background(self._access.authentication.refresh())
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long running calls may go on once the server stops."""
+        return self._settings.grace_seconds
+
+    def on_reload(self, function: Callable[[], Awaitable[Reload]]) -> None:
+        """Have `ReloadSettings` call a function, which reads the settings again and uses them."""
+        self._service.reload = function
+
+    def use(self, settings: GatewaySettings, allowed_paths: Sequence[Path], *, allow_free_env: bool) -> None:
+        """Use the reloadable settings from now on: RPCs that run keep theirs. Arguments as of the constructor.
+
+        Raises:
+            InvalidValueError: a file with tokens, keys or principals cannot be used. Nothing has changed then.
+            OSError: the audit log cannot be opened. Nothing has changed then.
+        """
+        authentication = self._access.authentication
+        if settings.identity != self._settings.identity:  # else the keys of an issuer stay known
+            authentication = self._authentication(settings)
+        former_log = self._rpcs.audit_log
+        if settings.audit_log != self._settings.audit_log:
+            self._rpcs.audit_log = None if settings.audit_log is None else AuditLog(settings.audit_log)
+            if former_log is not None:
+                former_log.close()
+        self._access.authentication = authentication
+        in_background(authentication.refresh())
+        self._settings, limits = settings, settings.clients
+        self._places.max_in_all, self._places.max_of_peer = limits.max_rpcs, limits.max_peer_rpcs
+        if self._connection_limit is not None:
+            self._connection_limit.max_peer_connections = limits.max_peer_connections
+        self._rpcs.stall_seconds = limits.client_stall_seconds
+        self._health.limit(limits.client_stall_seconds)
+        if self._health_listener is not None:
+            self._health_listener.health.limit(limits.client_stall_seconds)
+        self._reader.allowed_paths = allowed_paths
+        self._service.allow_free_env = allow_free_env
+
+    def audit_signal(self, signal: str, changes: Mapping[str, object]) -> None:
+        """Add a line about a signal to the audit log, if there is one."""
+        if self._rpcs.audit_log is not None:
+            self._rpcs.audit_log.write_signal(signal, changes)
 
     def hurry(self) -> None:
         """End the grace period: calls that still run get their status now, or as soon as `stop` is called."""
@@ -196,14 +245,17 @@ class Gateway:
                 task.cancel()
             if self._health_listener is not None:
                 await self._health_listener.stop()
-            if self._audit_log is not None:
-                self._audit_log.close()
+            if self._rpcs.audit_log is not None:
+                self._rpcs.audit_log.close()
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)
 
+    def _authentication(self, settings: GatewaySettings) -> Authentication:
+        return Authentication(settings.identity, self.metrics.count_fetch)
+
     def _expiries(self) -> Sequence[Expiry]:
         certificates = () if self._certificates is None else self._certificates.expiries()
-        return [*certificates, *self._authentication.expiries()]
+        return [*certificates, *self._access.authentication.expiries()]
 
     async def _watch_expiries(self) -> None:
         """Log what expires soon, for ever."""

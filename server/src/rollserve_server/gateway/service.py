@@ -7,7 +7,7 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -19,7 +19,7 @@ from rollserve_server.envs import check_not_free, requested, specs_of_rows
 from rollserve_server.errors import DomainError, NotAllowedError, OverLimitError, within
 from rollserve_server.fields import MAX_WORKERS, in_range, set_fields
 from rollserve_server.futures import in_background, in_request_thread
-from rollserve_server.gateway.audit import change, note_agent_update, note_env_update
+from rollserve_server.gateway.audit import change, note_agent_update, note_env_update, settings_changes
 from rollserve_server.gateway.messages.agents import (
     agent_updates_from_proto,
     agent_versions_to_proto,
@@ -64,7 +64,7 @@ from rollserve_server.identity import ANONYMOUS, Scope
 from rollserve_server.machine import memory_bytes
 from rollserve_server.pool import DISCARD, MAX_STREAMS, StreamClient, saved_sampler_parts
 from rollserve_wire.reasons import Reason
-from rollserve_wire.v1 import agent_versions_pb2, samplers_pb2
+from rollserve_wire.v1 import agent_versions_pb2, samplers_pb2, settings_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         StreamRequest,
     )
     from rollserve_server.samplers import Sampler, Samplers
+    from rollserve_server.settings import Change, Reload
     from rollserve_wire.environments import EnvSpec
     from rollserve_wire.v1 import episode_records_pb2
 
@@ -119,7 +120,13 @@ class SamplerService:
     """`rollserve.v1.SamplerService`; see `protos/rollserve/v1/sampler_service.proto`.
 
     The methods behind `handler` each answer the RPC of their name; the table `RPCS` has what they are called with.
+
+    Attributes:
+        allow_free_env: whether requests may name environments of no profile.
+        reload: reads the settings again, and uses them.
     """
+
+    reload: Callable[[], Awaitable[Reload]]
 
     def __init__(
         self,
@@ -157,7 +164,7 @@ class SamplerService:
         self._private = private
         self._metrics = metrics
         self._data_folder = data_folder
-        self._allow_free_env = allow_free_env
+        self.allow_free_env = allow_free_env
         self._max_renders = max_renders
         self._recordings = Recordings(data_folder, private)
         self._bounds = Bounds({_VIDEOS: _videos(max_renders)})
@@ -271,6 +278,16 @@ class SamplerService:
         """Answer `DeleteSampler`."""
         await self._samplers.delete(self._samplers.find(rpc.sampler).name)
         return samplers_pb2.DeleteSamplerResponse()
+
+    async def reload_settings(
+        self, rpc: OpenRpc, _: None, __: settings_pb2.ReloadSettingsRequest
+    ) -> settings_pb2.ReloadSettingsResponse:
+        """Answer `ReloadSettings`."""
+        reload = await self.reload()
+        rpc.changes.update(settings_changes(reload))
+        return settings_pb2.ReloadSettingsResponse(
+            changed=_changes_to_proto(reload.changed, rpc), needs_restart=_changes_to_proto(reload.needs_restart, rpc)
+        )
 
     async def list_samplers(
         self, rpc: OpenRpc, _: None, __: samplers_pb2.ListSamplersRequest
@@ -395,7 +412,7 @@ class SamplerService:
 
     def _may_be_free(self, rpc: OpenRpc) -> bool:
         """Whether an RPC may name environments of no profile."""
-        return self._allow_free_env and rpc.has(Scope.ENV_FREE)
+        return self.allow_free_env and rpc.has(Scope.ENV_FREE)
 
     @contextlib.contextmanager
     def _naming_scope(self, rpc: OpenRpc) -> Iterator[None]:
@@ -403,7 +420,7 @@ class SamplerService:
         try:
             yield
         except NotAllowedError as error:
-            if error.reason is Reason.PROFILE_REQUIRED and self._allow_free_env:
+            if error.reason is Reason.PROFILE_REQUIRED and self.allow_free_env:
                 rpc.require(Scope.ENV_FREE, "an environment of no profile")
             raise
 
@@ -423,6 +440,13 @@ class SamplerService:
     def _serialized_status(self, sampler: Sampler, status: PoolStatus, rpc: OpenRpc) -> bytes:
         shown = {"with_processes": rpc.sees_processes, "with_all": rpc.sees_all}
         return status_to_proto(sampler, status, self._private, **shown).SerializeToString()
+
+
+def _changes_to_proto(changes: Mapping[str, Change], rpc: OpenRpc) -> Iterator[settings_pb2.SettingChange]:
+    """Yield changes of settings; only a client that has proved who it is learns the values."""
+    is_known = rpc.principal is not None and rpc.principal.is_known
+    for name, each in changes.items():
+        yield settings_pb2.SettingChange(name=name, **(each._asdict() if is_known else {}))
 
 
 def _parts(data: bytes) -> Iterator[bytes]:
@@ -564,6 +588,7 @@ RPCS = (
         size="update",
         why_late=_ENVS_ARE_LATE,
     ),
+    Rpc("ReloadSettings", Scope.SERVER_ADMIN, _S.reload_settings, is_of_server=True, uses_sampler=False),
     Rpc("ResizePool", Scope.POOL_RESIZE, _S.resize_pool, why_late=_ENVS_ARE_LATE),
 )
 """The RPCs. An RPC of the service that has no entry is not answered."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve_server.errors import InvalidValueError
-from rollserve_server.identity.principals import ANONYMOUS, Principal, check_name, parse_grants
-from rollserve_server.identity.proofs import WatchedFile, invalid, missing
+from rollserve_server.errors import InvalidValueError, UnauthenticatedError
+from rollserve_server.identity.principals import ANONYMOUS, Principal, check_name, parse_named_grants
+from rollserve_server.identity.proofs import WatchedFile, invalid, missing, read_yaml
 from rollserve_server.identity.token_file import TOKEN_PREFIX, parse_tokens
-from rollserve_server.yaml_texts import parse_yaml
 
 if TYPE_CHECKING:
     from rollserve_server.identity.proofs import Expiry
@@ -29,8 +29,12 @@ _CERTIFICATE = "x509_pem_cert"
 class Authentication:
     """Finds the principal of each request. Each way to prove who a client is counts only if the settings name it."""
 
-    def __init__(self, settings: IdentitySettings) -> None:
+    def __init__(self, settings: IdentitySettings, on_fetch: Callable[[str], object] = lambda _: None) -> None:
         """Read the files that the settings name.
+
+        Args:
+            settings: what clients may show.
+            on_fetch: called after each fetch of an issuer's keys with `fetched` or `failed`.
 
         Raises:
             InvalidValueError: a file cannot be used.
@@ -38,14 +42,26 @@ class Authentication:
         self._tokens = self._signed = self._certificates = None
         if settings.token_hashes is not None:
             self._tokens = WatchedFile("token_hashes", settings.token_hashes, parse_tokens)
-        if settings.jwt_jwks is not None:
+        if settings.jwt_issuer is not None:
             # Imported late: PyJWT imports cryptography, which takes 0.1 s.
             from rollserve_server.identity.signed_tokens import SignedTokens
 
-            self._signed = SignedTokens(settings)
+            self._signed = SignedTokens(settings, on_fetch)
         if settings.tls_principals is not None:
             self._certificates = WatchedFile("tls_principals", settings.tls_principals, _parse_names)
         self.is_required = settings.is_required
+
+    async def refresh(self, authorization: Sequence[str | bytes] = ()) -> None:
+        """Have an issuer's keys fetched, where they are old or lack the key of a request's signed token.
+
+        Args:
+            authorization: as of `principal_of`; empty to fetch the keys before the first request.
+        """
+        if self._signed is not None:
+            with contextlib.suppress(UnauthenticatedError):  # which `principal_of` raises
+                text = _bearer_token(authorization) if authorization else ""
+                if not text.startswith(TOKEN_PREFIX):
+                    await self._signed.refresh(text)
 
     def principal_of(
         self, authorization: Sequence[str | bytes], connection: Mapping[str, Iterable[bytes]]
@@ -129,20 +145,10 @@ def _has_plain_names(certificate: bytes) -> bool:
 
 def _parse_names(text: str) -> dict[str, Principal]:
     """Return the principals of the names in the text of `--tls-principals`; raise InvalidValueError if it is none."""
-    expected = "names, each with a list of scopes"
-    try:
-        found = parse_yaml(text) or {}
-    except Exception as error:  # not only PyYAML's own errors: dates, numbers and depth raise Python's
-        got = " ".join(str(error).split())
-        raise InvalidValueError.of("tls_principals", expected="YAML", got=got) from None
-    if not isinstance(found, dict):
-        raise InvalidValueError.of("tls_principals", expected=expected, got=type(found).__name__)
     principals = {}
-    for name, scopes in found.items():
-        if not (isinstance(name, str) and isinstance(scopes, list) and all(isinstance(each, str) for each in scopes)):
-            raise InvalidValueError.of("tls_principals", expected=expected, got=f"{name!r}: {scopes!r}")
+    for name, grants in parse_named_grants("tls_principals", read_yaml("tls_principals", text) or {}):
         try:
-            principals[name] = Principal(check_name(name), parse_grants(scopes))
+            principals[name] = Principal(check_name(name), grants)
         except InvalidValueError as error:
             raise InvalidValueError(f"{name!r}: {error.text}", field="tls_principals") from None
     return principals

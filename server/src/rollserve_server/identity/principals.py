@@ -5,16 +5,16 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
 from rollserve_server.errors import InvalidValueError
 
-__all__ = ["ANONYMOUS", "Grant", "Principal", "Scope", "check_name", "parse_grants"]
+__all__ = ["ANONYMOUS", "Grant", "Principal", "Scope", "check_name", "parse_grants", "parse_named_grants"]
 
 _ALL = "*"
-"""Any text in a sampler's name; and, as a scope, all scopes but `pickle`."""
+"""Any text in a sampler's name; and, as a scope, all scopes but `pickle`, and `server:admin` if a sampler follows."""
 _ANONYMOUS_NAME = "anonymous"
 _NAME = re.compile(r"[!-~]{1,128}")
 
@@ -38,6 +38,8 @@ class Scope(enum.StrEnum):
     """Change the number of workers."""
     SAMPLER_ADMIN = "sampler:admin"
     """Create and delete samplers, and see what is hidden from others."""
+    SERVER_ADMIN = "server:admin"
+    """Have the server read its settings again, for all samplers."""
     DATA_READ = "data:read"
     """Read datasets in the operator's folder."""
     DATA_WRITE = "data:write"
@@ -67,6 +69,8 @@ class Grant:
         """
         name, at, sampler = text.partition("@")
         scopes = [each for each in Scope if each == name or (name == _ALL and each is not Scope.PICKLE)]
+        if at:  # no sampler has it
+            scopes = [each for each in scopes if each is not Scope.SERVER_ADMIN]
         if not scopes or (at and not sampler):
             expected = f"SCOPE or SCOPE@SAMPLER, with one of the scopes {', '.join(Scope)}, or {_ALL}"
             raise InvalidValueError.of("scope", expected=expected, got=repr(text))
@@ -81,6 +85,28 @@ class Grant:
 def parse_grants(texts: Iterable[str]) -> frozenset[Grant]:
     """Return the grants of texts; raises as `Grant.parse`."""
     return frozenset(grant for text in texts for grant in Grant.parse(text))
+
+
+def parse_named_grants(field: str, found: object) -> Iterator[tuple[str, frozenset[Grant]]]:
+    """Yield the names and the grants of a mapping from names to lists of scopes, as YAML has it.
+
+    Args:
+        field: the mapping, for errors.
+        found: the mapping.
+
+    Raises:
+        InvalidValueError: it is something else.
+    """
+    expected = "names, each with a list of scopes"
+    if not isinstance(found, dict):
+        raise InvalidValueError.of(field, expected=expected, got=type(found).__name__)
+    for name, scopes in found.items():
+        if not (isinstance(name, str) and isinstance(scopes, list) and all(isinstance(each, str) for each in scopes)):
+            raise InvalidValueError.of(field, expected=expected, got=f"{name!r}: {scopes!r}")
+        try:
+            yield name, parse_grants(scopes)
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{name!r}: {error.text}", field=field) from None
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from rollserve_server.errors import InvalidValueError, UnauthenticatedError
+from rollserve_server.yaml_texts import parse_yaml
 from rollserve_wire.reasons import Reason
 
-__all__ = ["Expiry", "ExpiryLog", "WatchedFile", "expired", "invalid", "missing", "read_text"]
+__all__ = ["Expiry", "ExpiryLog", "WatchedFile", "expired", "invalid", "missing", "read_text", "read_yaml"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -82,6 +83,14 @@ def read_text(setting: str, path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         hint = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise InvalidValueError.of(setting, expected="a readable file", got=path, hint=hint) from None
+
+
+def read_yaml(setting: str, text: str) -> object:
+    """Return what a text of YAML holds; raise InvalidValueError if it is none."""
+    try:
+        return parse_yaml(text)
+    except Exception as error:  # not only PyYAML's own errors: dates, numbers and depth raise Python's
+        raise InvalidValueError.of(setting, expected="YAML", got=" ".join(str(error).split())) from None
 
 
 def _stamp(path: Path) -> _Stamp | None:

@@ -74,6 +74,12 @@ class Metrics:
             ["rpc", "reason"],
             registry=registry,
         )
+        self._fetches = Counter(
+            "rollserve_issuer_fetches",
+            "Fetches of the keys of --jwt-issuer, by outcome: fetched or failed.",
+            ["outcome"],
+            registry=registry,
+        )
         self._call_seconds = Counter(
             "rollserve_call_seconds",
             "Time of successful calls, by phase: queued, paused, waiting for workers, or sending to their clients.",
@@ -99,6 +105,10 @@ class Metrics:
             ["sampler", "rpc", "phase"],
             registry=registry,
         )
+
+    def count_fetch(self, outcome: str) -> None:
+        """Count a fetch of the keys of `--jwt-issuer`, which is `fetched` or `failed`."""
+        self._fetches.labels(outcome).inc()
 
     @contextmanager
     def counting(self, rpc: str) -> Generator[RpcEnd, None, None]:

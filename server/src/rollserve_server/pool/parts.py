@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rollserve_server.settings import PoolSettings
     from rollserve_wire.environments import EnvSpec
 
-__all__ = ["PoolParts", "decide"]
+__all__ = ["PoolParts", "decide", "reloaded"]
 
 _DEFAULT_FACTOR = 4
 """Workers per core that clients may ask for by default: more would fill a machine that has no cores for them."""
@@ -57,11 +57,17 @@ def decide(settings: PoolSettings, default: int) -> PoolSettings:
     return settings.model_copy(update=changes)
 
 
+def reloaded(used: PoolSettings, new: PoolSettings) -> PoolSettings:
+    """Return settings in use with the reloadable ones of new settings."""
+    groups = ("calls", "agents", "allow", "profiles", "rendering")
+    return used.model_copy(update={name: getattr(new, name) for name in groups})
+
+
 class PoolParts:
     """The parts of a pool that calls work with.
 
     Attributes:
-        settings: what the pool was made with.
+        settings: settings that calls begin with.
         run: name of the sampler's run.
         seed: root seed that all seeds of calls without a seed derive from.
         ids: names for workers' work; none comes twice in the life of a sampler.
@@ -108,6 +114,13 @@ class PoolParts:
         self.num_calls = 0
         steps_per_second = settings.quota.steps_per_second
         self.step_rate = _StepRate(steps_per_second) if steps_per_second else None
+
+    def use(self, settings: PoolSettings) -> None:
+        """Use the reloadable ones of the settings from now on; what runs goes on with the former ones."""
+        self.settings = reloaded(self.settings, settings)
+        self.selection.settings = self.agent_updates.settings = settings.agents
+        self.env_updates.use(settings)
+        self.sequences.max_kept = self.row_sequences.max_kept = settings.calls.max_calls
 
     def check_run(self, expected: str | None) -> None:
         """Raise NotReadyError if a request is about another run of the sampler than the present one."""

@@ -16,7 +16,7 @@ from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.samplings import Samplings
 from rollserve_server.pool.calls.stream import Streams
 from rollserve_server.pool.journal.journal import NoJournal
-from rollserve_server.pool.parts import PoolParts, decide
+from rollserve_server.pool.parts import PoolParts, decide, reloaded
 from rollserve_server.pool.requests import ANY_VERSIONS
 from rollserve_server.pool.results import PoolStatus, WorkerStatus
 from rollserve_server.pool.saving import journal_header, journal_state, restore_into, save, settings_of, take_over
@@ -98,6 +98,15 @@ class Pool:
         self._started = time.monotonic()
         if self._refusal is not None:  # it came while the parts were prepared
             self._refuse(self._refusal)
+
+    def use(self, settings: PoolSettings) -> None:
+        """Use the reloadable ones of the settings from now on; what runs goes on with the former ones."""
+        self._first_settings = reloaded(self._first_settings, settings)
+        self._parts.use(settings)
+        self._samplings.use_limits()
+        self._evaluations.use_limits()
+        self._env_calls.allow = settings.allow
+        self._env_videos.limits = settings.rendering
 
     @property
     def num_workers(self) -> int:

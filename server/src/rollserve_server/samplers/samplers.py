@@ -142,6 +142,17 @@ class Samplers:
         got = f"{name!r}, which is being created" if name in self._creating else repr(name)
         raise NotFoundError.of("sampler", expected=expected, got=got, reason=Reason.SAMPLER_NOT_FOUND)
 
+    def use(self, settings: SamplerSettings, pool: PoolSettings) -> None:
+        """Use the reloadable settings from now on: in all samplers, and as limits of later ones."""
+        self._settings = settings
+        self._limits = limits = _Limits(settings, pool)
+        for sampler in self:
+            if sampler.creation is None:
+                sampler.quota = limits.default_quota(sampler.pool.max_workers)
+                sampler.pool.use(limits.default_settings())
+            else:
+                sampler.pool.use(limits.pool_settings(sampler.creation.request, sampler.quota))
+
     def on_removed(self, function: Callable[[str], None]) -> None:
         """Call a function with the name of each sampler that is removed."""
         self._on_removed.append(function)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Extras",
+    "allowed_paths",
     "env_spec",
     "make_backend",
     "make_gateway",
@@ -73,7 +74,7 @@ class Extras:
 
 async def start_samplers(backend: ServerBackend, settings: Settings) -> Samplers:
     """Start the samplers. Errors about the environment of the default one name the settings at fault."""
-    saved = SaveFile.of(settings).read(_allowed_paths(settings))
+    saved = SaveFile.of(settings).read(allowed_paths(settings))
     with naming_settings() if saved is None else within("save_path"):
         return await Samplers.start(
             backend,
@@ -128,13 +129,13 @@ def make_gateway(settings: Settings, samplers: Samplers, interceptors: Sequence[
         settings.gateway,
         samplers,
         env,
-        _allowed_paths(settings),
+        allowed_paths(settings),
         allow_free_env=allow_free_env,
         interceptors=interceptors,
     )
 
 
-def _allowed_paths(settings: Settings) -> Sequence[Path]:
+def allowed_paths(settings: Settings) -> Sequence[Path]:
     """Return the paths that arguments of requests may have: clients may request the environment again."""
     return *settings.pool.allow.allow_path, *paths_in(requested(env_spec(settings)))
 

@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from rollserve_server.envs import WorkerSpecs
     from rollserve_server.settings import AllowSettings, Settings
 
-__all__ = ["check_environment", "check_settings"]
+__all__ = ["check_environment", "check_reloadable", "check_settings", "find_profiles"]
 
 _UNKNOWN_HERE = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 """Errors of addresses of a family that this machine lacks: gRPC may know a way."""
 
 
 def check_settings(settings: Settings) -> None:
-    """Check what takes no time: addresses, certificates, tokens, numbers of workers, names of providers and wrappers.
+    """Check what takes no time: addresses, certificates, numbers of workers, and what `check_reloadable` does.
 
     Raises:
-        OSError: the server cannot listen at an address, or not write the audit log.
+        OSError: the server cannot listen at an address.
         DomainError: another setting is invalid.
     """
     gateway, may_be_used = settings.gateway, settings.ray.ray_address is not None  # by the server that this one follows
@@ -53,8 +53,6 @@ def check_settings(settings: Settings) -> None:
             _check_address(name, address, may_be_used=may_be_used)
     _check_save_path(settings.process.save_path)
     check_certificates(settings.gateway.tls)
-    Authentication(settings.gateway.identity)  # raises if a file cannot be used
-    check_audit_log(settings.gateway.audit_log)
     check_tracing(settings.gateway.tracing)
     if settings.process.backend == "in-process" and settings.pool.worker.worker_max_memory_bytes:
         expected = "0 with --backend in-process, whose workers have no memory of their own"
@@ -67,6 +65,17 @@ def check_settings(settings: Settings) -> None:
     if settings.ray.ray_address is None and num_workers is not None and min_healthy > num_workers:
         expected = f"at most {num_workers}, the number of workers"
         raise InvalidValueError.of("min_healthy_workers", expected=expected, got=min_healthy)
+    check_reloadable(settings)
+
+
+def check_reloadable(settings: Settings) -> None:
+    """Check what new contents of the configuration file may change: tokens, the audit log, names of environments.
+
+    Raises:
+        DomainError: a setting is invalid.
+    """
+    Authentication(settings.gateway.identity)  # raises if a file cannot be used
+    check_audit_log(settings.gateway.audit_log)
     with naming_settings():
         _check_spec(env_spec(settings), pool_settings(settings).allow)
     for name, profile in Profiles(settings.pool.profiles.profiles).specs():
@@ -99,9 +108,16 @@ def check_environment(settings: Settings) -> None:
         spec = with_envpool(env_spec(settings), worker)
         _find(spec)
         run_probe(spec, worker, settings.pool.health)
+    find_profiles(settings)
+
+
+def find_profiles(settings: Settings) -> None:
+    """Raise NotFoundError for a profile of an unknown environment, where workers share this machine."""
+    if settings.ray.ray_address is not None:
+        return
     for name, profile in Profiles(settings.pool.profiles.profiles).specs():
         with within(f"profiles.{name}"), naming_settings():
-            _find(with_envpool(profile, worker))
+            _find(with_envpool(profile, settings.pool.worker))
 
 
 def _find(spec: WorkerSpecs) -> None:

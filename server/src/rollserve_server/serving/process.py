@@ -31,7 +31,9 @@ from rollserve_server.metrics import MetricsListener
 from rollserve_server.serving.build import Extras, make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
 from rollserve_server.serving.parent import PortFile, answering_control, end_with_parent
+from rollserve_server.serving.reloading import Reloading
 from rollserve_server.serving.save_file import SaveFile
+from rollserve_server.serving.watching import watched
 from rollserve_wire.errors import mismatch
 from rollserve_wire.memory import give_back_memory, hold_on_to_memory
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from rollserve_server.gateway import Gateway
     from rollserve_server.pool import Backend, ServerBackend
     from rollserve_server.samplers import Samplers
+    from rollserve_server.serving.reloading import ReadSettings
     from rollserve_server.settings import Settings
 
 __all__ = ["BackendThread", "Stopping", "run", "watch_backend"]
@@ -59,13 +62,14 @@ _PASSING = (SamplerLostError, TooFewWorkersError, WorkerLostError)
 _STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
+def run(settings: Settings, read: ReadSettings, extras: Extras = _NO_EXTRAS) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status of the process.
 
     The status is 0 after a signal, 2 if another start with these settings would fail again, else 1.
 
     Args:
         settings: settings of the server.
+        read: reads them again, while the server runs.
         extras: what a test server has beyond others.
     """
     process = settings.process
@@ -81,7 +85,7 @@ def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
     try:
         with PortFile(process.port_file) as port_file:
             check_settings(settings)
-            asyncio.run(_serve(settings, thread, port_file, extras))
+            asyncio.run(_serve(settings, read, thread, port_file, extras))
         _log.info("ended")
     except (DomainError, OSError) as error:
         _log.error("cannot serve", extra={"error": str(error)})  # the text says all: no traceback
@@ -92,8 +96,22 @@ def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
     return status
 
 
-async def _serve(settings: Settings, thread: BackendThread, port_file: PortFile, extras: Extras) -> None:
+async def _serve(
+    settings: Settings, read: ReadSettings, thread: BackendThread, port_file: PortFile, extras: Extras
+) -> None:
     stopping = Stopping()
+    async with watched(settings.process.watchdog_seconds):
+        await _serve_until(stopping, settings, read, thread, port_file, extras)
+
+
+async def _serve_until(
+    stopping: Stopping,
+    settings: Settings,
+    read: ReadSettings,
+    thread: BackendThread,
+    port_file: PortFile,
+    extras: Extras,
+) -> None:
     checking = asyncio.create_task(_check_environment(settings, thread))
     if await stopping.comes_before(checking):
         checking.cancel()
@@ -111,7 +129,7 @@ async def _serve(settings: Settings, thread: BackendThread, port_file: PortFile,
     backend = starting.result()
     try:
         if not is_stopped:
-            await _serve_with(backend, settings, stopping, port_file, extras)
+            await _serve_with(backend, settings, read, stopping, port_file, extras)
     finally:
         closed, _ = await asyncio.wait({thread.call(backend.close)}, timeout=_CLOSE_SECONDS)
         for future in closed:
@@ -158,7 +176,12 @@ async def _start_backend(
 
 
 async def _serve_with(
-    backend: ServerBackend, settings: Settings, stopping: Stopping, port_file: PortFile, extras: Extras
+    backend: ServerBackend,
+    settings: Settings,
+    read: ReadSettings,
+    stopping: Stopping,
+    port_file: PortFile,
+    extras: Extras,
 ) -> None:
     async with _healthy_on_standby(backend, settings.gateway.health_listen):
         samplers = await stopping.unless_stopped(asyncio.create_task(_start_samplers(backend, settings)))
@@ -174,6 +197,7 @@ async def _serve_with(
         await samplers.reset()
         return ""
 
+    stopping.on_hang_up = Reloading(settings, read, samplers, gateway).on_hang_up
     try:
         await gateway.start()
         async with (
@@ -189,7 +213,7 @@ async def _serve_with(
             if not await stopping.comes_before(lost):
                 keep = True  # another server has the workers now, or will have them
                 raise SamplerLostError(lost.result())
-        _log.info("stopping", extra={"grace_seconds": settings.gateway.grace_seconds})
+        _log.info("stopping", extra={"grace_seconds": gateway.grace_seconds})
     finally:
         port_file.remove()
         is_lost, is_backend_lost = lost.done(), backend_lost.done()
@@ -272,15 +296,18 @@ async def _first_of(*futures: asyncio.Future[str]) -> str:
 
 
 class Stopping:
-    """Waits for SIGTERM and SIGINT beside other work of the server.
+    """Waits for SIGTERM and SIGINT beside other work of the server, and for the end of its terminal.
 
     Attributes:
         has_begun: whether a signal has been received.
+        on_hang_up: called on SIGHUP, unless that is the end of the terminal.
     """
 
     def __init__(self) -> None:
         self._signalled = asyncio.Event()
         self.has_begun = False
+        self.on_hang_up: Callable[[], object] = lambda: None
+        self._ends_with_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN  # nohup
         self.listen()
 
     def listen(self) -> None:
@@ -288,6 +315,13 @@ class Stopping:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled.set)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+
+    def _hang_up(self) -> None:
+        if self._ends_with_terminal and not _has_terminal():
+            self._signalled.set()
+        else:
+            self.on_hang_up()
 
     async def comes_before(self, future: asyncio.Future[Any]) -> bool:
         """Wait for the future or the next signal; return whether the signal was first."""
@@ -335,6 +369,15 @@ class BackendThread:
         """End the thread, with what Ray has started there, and use another one."""
         self._executor.shutdown(wait=False)
         self._executor = _new_executor()
+
+
+def _has_terminal() -> bool:
+    """Whether the process has a terminal that is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def watch_backend(backend: Backend, on_lost: Callable[[], None]) -> asyncio.Future[str]:

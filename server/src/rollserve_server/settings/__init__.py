@@ -17,6 +17,8 @@ from rollserve_server.settings.gateway import (
     IdentitySettings,
     TlsSettings,
     TracingSettings,
+    is_loopback,
+    is_safe_url,
 )
 from rollserve_server.settings.groups import FlatField, Group
 from rollserve_server.settings.pool import (
@@ -33,6 +35,7 @@ from rollserve_server.settings.pool import (
     VersionSettings,
     WorkerSettings,
 )
+from rollserve_server.settings.reloading import Change, Reload
 from rollserve_server.settings.server import ProcessSettings, RaySettings, SamplerSettings, Settings, WorkerPlacement
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "AgentSettings",
     "AllowSettings",
     "CallSettings",
+    "Change",
     "ClientLimits",
     "EnvironmentSettings",
     "FlatField",
@@ -54,6 +58,7 @@ __all__ = [
     "ProfileSettings",
     "Quota",
     "RaySettings",
+    "Reload",
     "RenderSettings",
     "RowSettings",
     "SamplerSettings",
@@ -65,4 +70,6 @@ __all__ = [
     "WorkerPlacement",
     "WorkerSettings",
     "WrapperSetting",
+    "is_loopback",
+    "is_safe_url",
 ]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from rollserve_server.settings.groups import Group, JsonObject, Names, parse_json
+from rollserve_server.settings.groups import Group, JsonObject, Names, Reloadable, parse_json
 from rollserve_wire.columns import MAX_TEXT_INFO_BYTES
 from rollserve_wire.transforms import transform_from_json
 
@@ -86,18 +86,18 @@ class EnvironmentSettings(Group):
 class AllowSettings(Group):
     """Settings of environments and agents: what requests may name."""
 
-    allow_module: Annotated[tuple[str, ...], Names] = Field(
+    allow_module: Reloadable[Annotated[tuple[str, ...], Names]] = Field(
         default=(),
         description="A Python module whose environments and wrappers clients may name, beside the modules in --env and "
         "--wrappers; package.* for all submodules of a package. The server imports the module, which runs its code. "
         "Can be given more than once; in the environment variable, separated by commas.",
     )
-    allow_method: Annotated[tuple[str, ...], Names] = Field(
+    allow_method: Reloadable[Annotated[tuple[str, ...], Names]] = Field(
         default=("set_task",),
         description="A method of environments with which clients may set tasks, or which they may call. Can be given "
         "more than once; in the environment variable, separated by commas.",
     )
-    allow_path: Annotated[tuple[Path, ...], Names] = Field(
+    allow_path: Reloadable[Annotated[tuple[Path, ...], Names]] = Field(
         default=(),
         description="A file or folder that clients may name in arguments of environments and agents. Other paths on "
         "the server are refused in requests, because an environment may show what a file holds; paths in --env-kwargs "
@@ -160,6 +160,8 @@ def _parsed(value: Any) -> Any:
     profiles = parse_json(value)
     if isinstance(profiles, dict):
         for name, profile in profiles.items():
+            if isinstance(profile, ProfileSetting):
+                continue
             if not isinstance(profile, dict) or profile.keys() - ProfileSetting.model_fields.keys():
                 raise ValueError(
                     f"expected for {name!r} an object with keys of {', '.join(ProfileSetting.model_fields)}"
@@ -170,14 +172,16 @@ def _parsed(value: Any) -> Any:
 class ProfileSettings(Group):
     """Environments that clients request by a name, and whether they may request others."""
 
-    profiles: Annotated[dict[str, ProfileSetting], BeforeValidator(_parsed), AfterValidator(_check_profiles)] = Field(
+    profiles: Reloadable[
+        Annotated[dict[str, ProfileSetting], BeforeValidator(_parsed), AfterValidator(_check_profiles)]
+    ] = Field(
         default={},
         description="Environments that clients may request as profile:NAME, with a JSON Schema (draft 2020-12) of the "
         'arguments that they may give, as JSON: {"NAME": {"env": "…", "env_kwargs": {…}, "wrappers": […], '
         '"transforms": […], "vectorization": "…", "rows": N, "episodes_per_row": N, "text_info_bytes": N, '
         '"multi_agent": "…", "global_state": false, "description": "…", "arguments": {…}}}.',
     )
-    allow_free_env: bool = Field(
+    allow_free_env: Reloadable[bool] = Field(
         default=True,
         description="Whether clients may request environments by their ids and change arguments of environments that "
         "are of no profile. With false, they may only request profiles.",

@@ -8,9 +8,17 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from rollserve_server.settings.groups import Address, Group
+from rollserve_server.settings.groups import Address, Group, Reloadable
 
-__all__ = ["ClientLimits", "GatewaySettings", "IdentitySettings", "TlsSettings", "TracingSettings"]
+__all__ = [
+    "ClientLimits",
+    "GatewaySettings",
+    "IdentitySettings",
+    "TlsSettings",
+    "TracingSettings",
+    "is_loopback",
+    "is_safe_url",
+]
 
 
 class TlsSettings(Group):
@@ -84,63 +92,91 @@ def _is_endpoint(value: str) -> bool:
 class IdentitySettings(Group):
     """Settings of identity; without any, every client may do what the other settings permit."""
 
-    token_hashes: Path | None = Field(
+    token_hashes: Reloadable[Path | None] = Field(
         default=None,
         description="A file with hashes of the tokens that clients may show, which rollserve-server token create "
         "writes. When it changes, the next RPC sees that. With this setting, clients need a token.",
     )
-    tls_principals: Path | None = Field(
+    tls_principals: Reloadable[Path | None] = Field(
         default=None,
         description="A YAML file with names in clients' certificates, and a list of scopes for each. With this "
         "setting, clients need such a certificate, or a token. Needs --tls-client-ca.",
     )
-    jwt_jwks: Path | None = Field(
+    jwt_jwks: Reloadable[Path | None] = Field(
         default=None,
-        description="A JSON Web Key Set with the public keys that signed tokens (JWT) are verified by. With this "
-        "setting, clients need a token. Needs --jwt-issuer and --jwt-audience.",
+        description="A JSON Web Key Set with the public keys that signed tokens (JWT) are verified by, instead of "
+        "the issuer's own. Needs --jwt-issuer and --jwt-audience.",
     )
-    jwt_issuer: str | None = Field(
-        default=None, validate_default=True, description="The claim iss that signed tokens need."
+    jwt_issuer: Reloadable[str | None] = Field(
+        default=None,
+        validate_default=True,
+        description="The claim iss that signed tokens (JWT) need. "
+        "Without --jwt-jwks, also the URL of an issuer by OpenID Connect, whose keys are fetched: https, or http on "
+        "this machine. With this setting, clients need a token. Needs --jwt-audience.",
     )
-    jwt_audience: str | None = Field(
+    jwt_audience: Reloadable[str | None] = Field(
         default=None, validate_default=True, description="The claim aud that signed tokens need, alone or in a list."
     )
-    jwt_leeway_seconds: float = Field(
+    jwt_leeway_seconds: Reloadable[float] = Field(
         default=30.0,
         ge=0,
         le=600,
         description="How far the clocks of the issuer and the server may differ, for exp, nbf and iat.",
     )
-    jwt_scope_claim: str = Field(
+    jwt_scope_claim: Reloadable[str] = Field(
         default="scope", description="The claim with the scopes of a signed token: a text with blanks, or a list."
+    )
+    jwt_scopes: Reloadable[Path | None] = Field(
+        default=None,
+        description="A YAML file that says which scopes values of a claim have: claim, its name, or a list of names "
+        "that lead to it; and scopes, a list of scopes for each value. --jwt-scope-claim does not count then. When the "
+        "file changes, the next RPC sees that.",
     )
 
     @property
     def is_required(self) -> bool:
         """Whether clients have to prove who they are."""
-        return not (self.token_hashes is None and self.tls_principals is None and self.jwt_jwks is None)
+        return not (self.token_hashes is None and self.tls_principals is None and self.jwt_issuer is None)
 
-    @field_validator("jwt_issuer", "jwt_audience")
+    @field_validator("jwt_issuer")
     @classmethod
-    def _check_claim(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is None and info.data.get("jwt_jwks") is not None:
+    def _check_issuer(cls, value: str | None, info: ValidationInfo) -> str | None:
+        has_keys = info.data.get("jwt_jwks") is not None
+        if value is None and has_keys:
             raise ValueError("expected the claim that tokens need, because --jwt-jwks is given")
-        if value is not None and info.data.get("jwt_jwks") is None:
-            raise ValueError("expected keys, too (--jwt-jwks)")
+        if value is not None and not has_keys and not is_safe_url(value):
+            raise ValueError("expected https://HOST/…, the URL of the issuer, or keys, too (--jwt-jwks)")
+        return value
+
+    @field_validator("jwt_audience")
+    @classmethod
+    def _check_audience(cls, value: str | None, info: ValidationInfo) -> str | None:
+        has_issuer = info.data.get("jwt_issuer") is not None
+        if value is None and has_issuer:
+            raise ValueError("expected the claim that tokens need, because --jwt-issuer is given")
+        if value is not None and not has_issuer:
+            raise ValueError("expected an issuer, too (--jwt-issuer)")
+        return value
+
+    @field_validator("jwt_scopes")
+    @classmethod
+    def _check_scopes(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and info.data.get("jwt_issuer") is None:
+            raise ValueError("expected an issuer, too (--jwt-issuer)")
         return value
 
 
 class ClientLimits(Group):
     """Settings of clients: their share of the gateway, and how it notices that they are gone."""
 
-    max_rpcs: int = Field(
+    max_rpcs: Reloadable[int] = Field(
         default=1000,
         ge=1,
         le=100_000,
         description="Number of RPCs that may run at the same time; further ones are refused. Health checks have 512 "
         "places of their own.",
     )
-    max_peer_rpcs: int = Field(
+    max_peer_rpcs: Reloadable[int] = Field(
         default=500,
         ge=1,
         le=100_000,
@@ -153,7 +189,7 @@ class ClientLimits(Group):
         le=1_000_000,
         description="Number of connections that clients may have; further ones are closed.",
     )
-    max_peer_connections: int = Field(
+    max_peer_connections: Reloadable[int] = Field(
         default=500,
         ge=1,
         le=1_000_000,
@@ -180,7 +216,7 @@ class ClientLimits(Group):
         "updates in progress, where further ones wait, and a third for running evaluations, where further ones are "
         "refused. Each third has room for the largest request, whatever is set.",
     )
-    client_stall_seconds: float = Field(
+    client_stall_seconds: Reloadable[float] = Field(
         default=600.0,
         gt=0,
         le=1e6,
@@ -225,7 +261,7 @@ class GatewaySettings(Group):
     tls: TlsSettings = Field(default_factory=TlsSettings)
     tracing: TracingSettings = Field(default_factory=TracingSettings)
     identity: IdentitySettings = Field(default_factory=IdentitySettings)
-    audit_log: Path | None = Field(
+    audit_log: Reloadable[Path | None] = Field(
         default=None,
         description="A file to which a line of JSON is added for each RPC but health checks: who asked for what, and "
         "what became of it; - for standard error. It can be renamed while the server runs.",
@@ -266,7 +302,7 @@ class GatewaySettings(Group):
         description="A folder in which clients with the scopes for it record and read datasets, which they name by "
         "paths within it. Without it, nothing is recorded or read.",
     )
-    grace_seconds: float = Field(
+    grace_seconds: Reloadable[float] = Field(
         default=10.0, ge=0, description="How long running calls may go on after SIGTERM or Ctrl-C."
     )
     clients: ClientLimits = ClientLimits()
@@ -292,7 +328,7 @@ class GatewaySettings(Group):
         host = value.rpartition(":")[0]
         tls = info.data.get("tls")  # None if it is invalid itself
         is_plain = tls is not None and tls.tls_cert is None
-        if is_plain and not info.data.get("insecure", True) and not _is_loopback(host):
+        if is_plain and not info.data.get("insecure", True) and not is_loopback(host):
             raise ValueError(
                 "expected an address of this machine alone, such as 127.0.0.1:50051, because connections are not "
                 "encrypted (give --tls-cert and --tls-key to encrypt them, or --insecure if you trust the network)"
@@ -300,7 +336,18 @@ class GatewaySettings(Group):
         return value
 
 
-def _is_loopback(host: str) -> bool:
+def is_safe_url(value: str) -> bool:
+    """Whether nobody in the network can change what is read at a URL: it is of https, or of this machine."""
+    try:
+        parts = urlsplit(value)
+        host = parts.hostname
+    except ValueError:
+        return False
+    is_bare = not (parts.query or parts.fragment or parts.username)
+    return bool(host) and is_bare and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host or "")))
+
+
+def is_loopback(host: str) -> bool:
     """Whether a host is an address of this machine that no other machine reaches."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

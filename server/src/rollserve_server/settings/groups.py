@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
@@ -13,7 +14,12 @@ from rollserve_wire.json_arguments import kwargs_from_json
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["Address", "FlatField", "Group", "JsonObject", "Names", "parse_json"]
+__all__ = ["Address", "FlatField", "Group", "JsonObject", "Names", "Reloadable", "parse_json"]
+
+_T = TypeVar("_T")
+_RELOADABLE = object()
+Reloadable = Annotated[_T, _RELOADABLE]
+"""Setting whose new value counts without a restart, once the configuration file is read again."""
 
 
 def parse_json(value: Any) -> Any:
@@ -74,6 +80,15 @@ class FlatField(NamedTuple):
     name: str
     path: tuple[str, ...]
     info: FieldInfo
+
+    @property
+    def is_reloadable(self) -> bool:
+        """Whether a new value counts without a restart."""
+        return _RELOADABLE in self.info.metadata
+
+    def value_in(self, settings: Group) -> Any:
+        """Return the setting's value."""
+        return functools.reduce(getattr, (*self.path, self.name), settings)
 
 
 class Group(BaseModel):

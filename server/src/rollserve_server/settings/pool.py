@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from rollserve_server.settings.environment import AllowSettings, ProfileSettings
-from rollserve_server.settings.groups import Group, Names, parse_json
+from rollserve_server.settings.groups import Group, Names, Reloadable, parse_json
 
 __all__ = [
     "MAX_EVALUATIONS",
@@ -182,13 +182,13 @@ class HealthSettings(Group):
 class CallSettings(Group):
     """How calls share the workers, and when they give up."""
 
-    max_calls: int = Field(
+    max_calls: Reloadable[int] = Field(
         default=4,
         ge=1,
         le=64,
         description="Number of calls that sample at the same time; the others queue. Each has environments of its own.",
     )
-    max_stalled_calls: int = Field(
+    max_stalled_calls: Reloadable[int] = Field(
         default=4,
         ge=0,
         le=64,
@@ -196,7 +196,7 @@ class CallSettings(Group):
         "do not read what is ready. A stalled call does not count as running while others queue. When one more is "
         "needed, the call that has stalled longest is ended.",
     )
-    max_waiting_calls: int = Field(
+    max_waiting_calls: Reloadable[int] = Field(
         default=64, ge=0, le=100_000, description="Number of calls that may queue; further ones are refused."
     )
     call_window_bytes: int = Field(
@@ -210,7 +210,7 @@ class CallSettings(Group):
         description="Bytes of all calls' results together that may be on their way from the workers to clients; each "
         "call has at most an equal share.",
     )
-    unit_retries: int = Field(
+    unit_retries: Reloadable[int] = Field(
         default=3,
         ge=0,
         le=1000,
@@ -218,14 +218,14 @@ class CallSettings(Group):
         "that it runs alone on a worker, and the call fails if two more workers are lost with it. Also how often it "
         "runs again because it hung, before the call fails.",
     )
-    straggler_factor: float = Field(
+    straggler_factor: Reloadable[float] = Field(
         default=3.0,
         ge=0,
         description="An episode that takes this many times as long as most others, and at least a second, is begun a "
         "second time on a worker that would be idle; the first run to finish counts, and both are equal. Only where "
         "any worker may run any episode. With 0, calls wait however long it takes.",
     )
-    max_unended_steps: int = Field(
+    max_unended_steps: Reloadable[int] = Field(
         default=1_000_000,
         ge=0,
         description="Number of steps that the rows of a call may make since one of its episodes last ended, before "
@@ -233,19 +233,19 @@ class CallSettings(Group):
         "environment's own limit for each row, whichever is most. Only without max_episode_length. With 0, calls go on "
         "for ever.",
     )
-    turn_steps: int = Field(
+    turn_steps: Reloadable[int] = Field(
         default=50_000,
         ge=1,
         description="Number of steps that a call makes before it may have to pause for a queued call of a connection "
         "with one running call less. For a connection with two or more less, it pauses at once.",
     )
-    max_call_steps: int = Field(
+    max_call_steps: Reloadable[int] = Field(
         default=0,
         ge=0,
         description="Number of steps that a call may ask for, or make for the episodes that it asks for. With 0, any "
         "number.",
     )
-    max_call_seconds: float = Field(
+    max_call_seconds: Reloadable[float] = Field(
         default=0.0,
         ge=0,
         le=1e9,
@@ -280,13 +280,13 @@ class SandboxLimits:
 class AgentSettings(Group):
     """Settings of agents: the accepted kinds, and how models run."""
 
-    max_model_bytes: int = Field(
+    max_model_bytes: Reloadable[int] = Field(
         default=192 << 20,
         ge=1,
         lt=2**31,
         description="Size of the largest ONNX model or pickled agent that is accepted in a request.",
     )
-    allow_pickle: bool = Field(
+    allow_pickle: Reloadable[bool] = Field(
         default=False,
         description="Whether agents may come as pickles. Reading a pickle runs whatever code it holds: whoever "
         "reaches the server can then run code as the user of the server and its workers.",
@@ -354,11 +354,11 @@ class MetricsSettings(Group):
 class RenderSettings(Group):
     """Bounds of videos, which child processes of the server make."""
 
-    max_video_frames: int = Field(
+    max_video_frames: Reloadable[int] = Field(
         default=20_000, ge=2, le=10_000_000, description="Number of pictures that a video may have."
     )
-    max_video_bytes: int = Field(default=1 << 30, ge=1, description="Bytes that a video may have.")
-    render_seconds: float = Field(
+    max_video_bytes: Reloadable[int] = Field(default=1 << 30, ge=1, description="Bytes that a video may have.")
+    render_seconds: Reloadable[float] = Field(
         default=600.0,
         gt=0,
         le=1e9,

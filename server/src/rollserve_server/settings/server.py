@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from rollserve_server.settings.environment import EnvironmentSettings
 from rollserve_server.settings.gateway import GatewaySettings
-from rollserve_server.settings.groups import Address, Group, parse_json
+from rollserve_server.settings.groups import Address, Group, Reloadable, parse_json
 from rollserve_server.settings.pool import PoolSettings
 
 __all__ = ["ProcessSettings", "RaySettings", "SamplerSettings", "Settings", "WorkerPlacement"]
@@ -45,44 +45,44 @@ class SamplerSettings(Group):
         description="Number of samplers, the default one included: clients may create the others, each with workers of "
         "its own. Memory for results is shared out evenly. With 1, clients create none.",
     )
-    max_sampler_workers: int | None = Field(
+    max_sampler_workers: Reloadable[int | None] = Field(
         default=None,
         ge=1,
         le=10_000,
         description="Number of workers of a sampler that a client creates. Without it, what --max-workers leaves.",
     )
-    max_sampler_rows: int | None = Field(
+    max_sampler_rows: Reloadable[int | None] = Field(
         default=None,
         ge=1,
         description="Number of rows that all workers of such a sampler may have together, for a call. Without it, any "
         "number.",
     )
-    max_sampler_bytes: int | None = Field(
+    max_sampler_bytes: Reloadable[int | None] = Field(
         default=None,
         ge=1,
         description="Bytes of results of such a sampler that may be on their way from the workers to clients. Without "
         "it, an equal share of --gateway-buffer-bytes.",
     )
-    max_sampler_calls: int | None = Field(
+    max_sampler_calls: Reloadable[int | None] = Field(
         default=None,
         ge=1,
         le=64,
         description="Number of calls that sample at the same time in such a sampler. Without it, --max-calls.",
     )
-    max_sampler_steps_per_second: float = Field(
+    max_sampler_steps_per_second: Reloadable[float] = Field(
         default=0.0,
         ge=0,
         description="Steps per second of all calls of such a sampler together; faster ones are slowed down. With 0, "
         "any number.",
     )
-    sampler_lease_seconds: float = Field(
+    sampler_lease_seconds: Reloadable[float] = Field(
         default=3600.0,
         ge=0,
         le=1e9,
         description="How long such a sampler may be without a call before it is deleted, where its creator does not "
         "say. With 0, for ever, as far as --max-sampler-lease-seconds permits.",
     )
-    max_sampler_lease_seconds: float = Field(
+    max_sampler_lease_seconds: Reloadable[float] = Field(
         default=86_400.0,
         ge=0,
         le=1e9,
@@ -234,6 +234,14 @@ class ProcessSettings(Group):
         description="File descriptor of a stream socket on which the process that starts the server can reset its "
         "sampler: each line reset is answered by a line, done or failed: and the reason.",
     )
+    watchdog_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        le=1e6,
+        description="How long the server may do nothing, because it is stopped or its event loop hangs, before it is "
+        "killed, with the stacks of its threads in the log, so that a supervisor starts another one. Time in which the "
+        "whole machine or container is suspended does not count. With 0, for ever, as debuggers need it.",
+    )
     save_path: Path | None = Field(
         default=None,
         description="A file to save the default sampler to, every --save-every seconds and when the server ends. A "
@@ -247,7 +255,7 @@ class ProcessSettings(Group):
         description="Where to serve metrics for Prometheus, over HTTP at /metrics, as HOST:PORT: without encryption, "
         "so not where clients connect from. Without it, nowhere.",
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+    log_level: Reloadable[Literal["DEBUG", "INFO", "WARNING", "ERROR"]] = Field(
         default="INFO", description="The least important events to log."
     )
     log_json: bool = Field(default=False, description="Log each event as a JSON object.")

@@ -15,7 +15,7 @@ from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from rollserve_server.gateway import Interceptor
-    from rollserve_server.serving import Answer
+    from rollserve_server.serving import Answer, ReadSettings
     from rollserve_server.settings import Settings
 
 __all__ = ["serve"]
@@ -46,14 +46,14 @@ def serve(interceptors: Sequence[Interceptor] = (), answers: Mapping[str, Answer
         faults.clear()
         return ""
 
-    def serve_with_faults(settings: Settings) -> int:
+    def serve_with_faults(settings: Settings, read: ReadSettings) -> int:
         if settings.process.backend != "in-process":
             text = mismatch("'in-process', whose workers can be lost on demand", repr(settings.process.backend))
             raise click.ClickException(f"backend: {text}")
         gymnasium.register("Scripted-v0", "rollserve_server.testing.scripted:Scripted")
         own = {"fault": add, "faults": report, "forget-faults": forget}
         extras = Extras(lambda _: FaultyBackend(faults), [*interceptors, FaultyRpcs(faults)], {**own, **answers})
-        return run(settings, extras)
+        return run(settings, read, extras)
 
     main(prog_name="rollserve-server", obj=serve_with_faults)
 

@@ -50,7 +50,11 @@ _PICKLE = Scope.PICKLE, "a pickled agent"
 
 
 class RequestReader:
-    """Reads requests as the table of RPCs says, each once."""
+    """Reads requests as the table of RPCs says, each once.
+
+    Attributes:
+        allowed_paths: files and folders that arguments of environments and agents may name.
+    """
 
     def __init__(self, samplers: Samplers, allowed_paths: Collection[Path]) -> None:
         """Read requests for these samplers.
@@ -60,7 +64,7 @@ class RequestReader:
             allowed_paths: files and folders that arguments of environments and agents may name.
         """
         self._samplers = samplers
-        self._allowed_paths = allowed_paths
+        self.allowed_paths = allowed_paths
         self._admission = Admission(REQUEST_THREADS, _LOOK_SECONDS, max_stalled=0, max_waiting=_MAX_WAITING)
 
     async def read(self, entry: Rpc, rpc: OpenRpc, data: bytes) -> tuple[Sampler | None, Any]:
@@ -89,7 +93,7 @@ class RequestReader:
             sampler = self._samplers.find(name) if entry.uses_sampler else None
             for scope, what in () if entry.further is None else entry.further(message):
                 rpc.require(scope, what)
-            return sampler, message if entry.read is None else entry.read(message, self._allowed_paths)
+            return sampler, message if entry.read is None else entry.read(message, self.allowed_paths)
         except DomainError as error:
             error.field = joined(entry.field, error.field)
             raise

@@ -96,7 +96,7 @@ class OpenRpc:
         """Whether the client may learn what is hidden from others."""
         return self._is_known and self.has(Scope.SAMPLER_ADMIN)
 
-    def admit(self, access: Access) -> None:
+    async def admit(self, access: Access) -> None:
         """Find out who the client is, and whether it may call this RPC, without its request.
 
         Raises:
@@ -106,7 +106,7 @@ class OpenRpc:
         """
         self._named_sampler = access.named_sampler(self._context)
         self.sampler = self._named_sampler or access.own_sampler
-        principal = access.principal_of(self._context)
+        principal = await access.principal_of(self._context)
         self.principal = principal
         if principal.is_known:
             self.peer = f"principal {principal.name}"

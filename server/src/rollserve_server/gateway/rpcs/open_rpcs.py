@@ -43,7 +43,12 @@ _MAX_NAME = 200
 
 
 class OpenRpcs:
-    """Registry of the RPCs that are being answered."""
+    """Registry of the RPCs that are being answered.
+
+    Attributes:
+        stall_seconds: how long an RPC may wait for its client at a time.
+        audit_log: has a line for each RPC; None for no lines.
+    """
 
     def __init__(
         self,
@@ -64,9 +69,9 @@ class OpenRpcs:
             audit_log: has a line for each RPC; None for no lines.
             tracing: makes spans of RPCs; None for no spans.
         """
-        self._stall_seconds = stall_seconds
+        self.stall_seconds = stall_seconds
+        self.audit_log = audit_log
         self._access = access
-        self._audit_log = audit_log
         self._tracing = tracing
         self._places = places
         self._metrics = metrics
@@ -86,8 +91,8 @@ class OpenRpcs:
             answer: answers the open RPC.
             is_awaited: whether a server that stops waits for the RPC, and ends it after the grace period.
         """
-        rpc = OpenRpc(name, context, self._stall_seconds)
-        rpc.is_audited = self._audit_log is not None
+        rpc = OpenRpc(name, context, self.stall_seconds)
+        rpc.is_audited = self.audit_log is not None
         if is_awaited:
             self._awaited.add(rpc)
         span = None
@@ -98,7 +103,7 @@ class OpenRpcs:
                 try:
                     async with rpc.endable():
                         if self._access is not None:
-                            rpc.admit(self._access)
+                            await rpc.admit(self._access)
                         with self._places.held_by(rpc), rpc.held:
                             return await answer(rpc)
                 except Exception as error:
@@ -108,8 +113,8 @@ class OpenRpcs:
                     end.status = "CANCELLED"
                     raise
                 finally:
-                    if self._audit_log is not None:  # before the client has the status
-                        self._audit_log.write(rpc, end.status, end.reason)
+                    if self.audit_log is not None:  # before the client has the status
+                        self.audit_log.write(rpc, end.status, end.reason)
             except Exception as error:  # nothing unforeseen may reach the client
                 self._num_unread_bytes += rpc.num_unread_bytes
                 try:

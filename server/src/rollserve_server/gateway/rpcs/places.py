@@ -27,6 +27,7 @@ class Places:
     Attributes:
         max_in_all: number of places.
         max_of_client: number of places of one client; None for no bound.
+        max_of_peer: number of places of one address, and of one principal.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Places:
         self._what = what
         self.max_in_all = max_in_all
         self.max_of_client = max_of_client
-        self._max_of_peer = max_of_peer or max_in_all
+        self.max_of_peer = max_of_peer or max_in_all
         self._patience_seconds = patience_seconds
         self._rpcs: dict[OpenRpc, None] = {}  # in order of arrival
         self._num_charged: Counter[str] = Counter()
@@ -66,13 +67,13 @@ class Places:
         """
         full = None
         for charged in rpc.charged_to:
-            if self._num_charged[charged] >= self._max_of_peer:
+            if self._num_charged[charged] >= self.max_of_peer:
                 full = charged
                 break
         if self.max_of_client is not None and self._num_by_client[rpc.peer] >= self.max_of_client:
             raise self._full(f"{self.max_of_client} {self._what} of a client")
         if full is not None:
-            self._make_room(rpc, full, f"{self._max_of_peer} {self._what} of an address or a principal at a time")
+            self._make_room(rpc, full, f"{self.max_of_peer} {self._what} of an address or a principal at a time")
         elif len(self._rpcs) >= self.max_in_all:
             self._make_room(rpc, None, f"{self.max_in_all} {self._what} at a time")
         self._rpcs[rpc] = None

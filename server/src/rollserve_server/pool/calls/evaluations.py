@@ -50,10 +50,9 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.state.versions import EnvVersion
-    from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.pool.workers.slots import Workforce
     from rollserve_server.sampling import EnvDescription, Members
-    from rollserve_server.settings import AgentSettings
+    from rollserve_server.settings import CallSettings
     from rollserve_wire.policy_map import PolicyMap
 
 
@@ -100,15 +99,13 @@ class Evaluations:
     def __init__(self, parts: PoolParts) -> None:
         self._parts = parts
         calls = parts.settings.calls
-        self.admission = Admission(
-            MAX_EVALUATIONS,
-            calls.progress_seconds,
-            max_stalled=MAX_EVALUATIONS,
-            max_waiting=calls.max_waiting_calls,
-            turn_steps=calls.turn_steps,
-        )
+        self.admission = Admission(MAX_EVALUATIONS, calls.progress_seconds, **_limits(calls))
         self._seed = derived_seed(parts.seed, _SEED_KEY)
-        self._lineups = _Lineups(parts.versions, parts.settings.agents)
+        self._lineups = _Lineups(parts)
+
+    def use_limits(self) -> None:
+        """Use the limits that the pool's settings have by now."""
+        self.admission.limit(MAX_EVALUATIONS, **_limits(self._parts.settings.calls))
 
     async def evaluate(self, request: EvaluationRequest | PopulationRequest, receiver: Receiver) -> _Items:
         """Run an evaluation, also of a population; see `Pool.evaluate` and `Pool.evaluate_population`."""
@@ -275,12 +272,20 @@ class Evaluations:
         return PopulationCall(parts, request, population, members, prepared.env, workforce)
 
 
+def _limits(calls: CallSettings) -> dict[str, int]:
+    return {
+        "max_stalled": MAX_EVALUATIONS,
+        "max_waiting": calls.max_waiting_calls,
+        "turn_steps": calls.turn_steps,
+    }
+
+
 class _Lineups:
     """Gives workers the policies that evaluations name, under numbers below 0."""
 
-    def __init__(self, versions: Versions, settings: AgentSettings) -> None:
-        self._versions = versions
-        self._settings = settings
+    def __init__(self, parts: PoolParts) -> None:
+        self._versions = parts.versions
+        self._parts = parts
         self._numbers = itertools.count(-1, -1)
 
     @contextlib.asynccontextmanager
@@ -343,7 +348,9 @@ class _Lineups:
             held = [members_in_place(held[0], members), *held]
             policy_maps = policy_maps or [held[0].policy_map]
         wanted = lineups_of(held, policy_maps)
-        prepared = prepare_for_env(wanted, env.observation_space, env.action_space, self._settings, env.agents)
+        prepared = prepare_for_env(
+            wanted, env.observation_space, env.action_space, self._parts.settings.agents, env.agents
+        )
         assert isinstance(prepared, PolicySet)  # noqa: S101  # as it was
         return prepared
 

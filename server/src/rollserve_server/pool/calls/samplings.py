@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.sequences.row_sequences import RowSequence
     from rollserve_server.pool.state.row_sequence import RowsMoved
     from rollserve_server.sampling import EnvDescription
+    from rollserve_server.settings import CallSettings
 
 __all__ = ["Samplings", "StreamSequence", "check_num_steps", "check_num_workers"]
 
@@ -90,13 +91,7 @@ class Samplings:
     def __init__(self, parts: PoolParts) -> None:
         self._parts = parts
         calls = parts.settings.calls
-        self.admission = Admission(
-            calls.max_calls,
-            calls.progress_seconds,
-            max_stalled=calls.max_stalled_calls,
-            max_waiting=calls.max_waiting_calls,
-            turn_steps=calls.turn_steps,
-        )
+        self.admission = Admission(calls.max_calls, calls.progress_seconds, **_limits(calls))
         # Each takes a process for up to minutes: one of a client, and two in all.
         self._trials = Admission(
             2, calls.progress_seconds, max_stalled=0, max_waiting=calls.max_waiting_calls, max_of_client=1
@@ -105,6 +100,11 @@ class Samplings:
         self.estimates = LengthEstimates()
         self.agent_changed = asyncio.Event()
         self._num_running = 0
+
+    def use_limits(self) -> None:
+        """Use the limits that the pool's settings have by now."""
+        calls = self._parts.settings.calls
+        self.admission.limit(calls.max_calls, **_limits(calls))
 
     async def update_agent(
         self,
@@ -383,6 +383,14 @@ class Samplings:
             with self._parts.sequences.own() as own:
                 self._prefetch = self._episode_call(request, own, *current, Prefetch)
             self._prefetch.start()
+
+
+def _limits(calls: CallSettings) -> dict[str, int]:
+    return {
+        "max_stalled": calls.max_stalled_calls,
+        "max_waiting": calls.max_waiting_calls,
+        "turn_steps": calls.turn_steps,
+    }
 
 
 def _has_trial(update: AgentUpdate) -> bool:

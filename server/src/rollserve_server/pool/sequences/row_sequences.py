@@ -123,6 +123,8 @@ class RowSequences:
 
     Attributes:
         dropped: steps of calls that ended early.
+        max_kept: number of sequences that are kept while no call uses them, beside the one that calls without a seed
+            continue.
     """
 
     def __init__(self, own_seed: int, max_kept: int, ids: Iterator[int]) -> None:
@@ -136,7 +138,7 @@ class RowSequences:
         """
         self._ids = ids
         self._seeds = DerivedSeeds(own_seed, _KEY)
-        self._max_kept = max_kept
+        self.max_kept = max_kept
         self._kept: list[RowSequence] = []
         self.dropped = DroppedSteps()
         self._were_dropped = False
@@ -335,7 +337,7 @@ class RowSequences:
         others = [sequence for sequence in idle if sequence is not newest_own]
         # A client is just going on with the last one used.
         in_order = sorted(others[:-1], key=lambda sequence: sequence.is_own) + others[-1:]
-        for sequence in in_order[: max(len(others) - self._max_kept, 0)]:
+        for sequence in in_order[: max(len(others) - self.max_kept, 0)]:
             self._forget(sequence)
 
     def _forget(self, sequence: RowSequence) -> None:

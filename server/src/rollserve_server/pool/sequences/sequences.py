@@ -82,7 +82,11 @@ def _content_of(spec: SequenceSpec) -> SequenceSpec:
 
 
 class Sequences:
-    """Open sequences, kept from call to call. A sequence that no call can continue is closed, and its steps counted."""
+    """Open sequences, kept from call to call. A sequence that no call can continue is closed, and its steps counted.
+
+    Attributes:
+        max_kept: number of sequences that stay open while no call uses them.
+    """
 
     def __init__(self, own_seed: int, max_kept: int, ids: Iterator[int]) -> None:
         """Start without open sequences.
@@ -94,7 +98,7 @@ class Sequences:
         """
         self._own_seed, self._seeds = own_seed, DerivedSeeds(own_seed)
         self._own = [OwnSequence(own_seed)]
-        self._max_kept = max_kept
+        self.max_kept = max_kept
         self._kept: list[OpenSequence] = []
         self._ids = ids
         self._dropped = DroppedSteps()
@@ -211,7 +215,7 @@ class Sequences:
 
     def _keep(self, sequence: OpenSequence) -> None:
         self._kept.append(sequence)
-        while len(self._kept) > self._max_kept:
+        while len(self._kept) > self.max_kept:
             self._supersede(self._kept.pop(0))
 
     def _supersede(self, sequence: OpenSequence) -> None:

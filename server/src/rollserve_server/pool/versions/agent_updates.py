@@ -62,7 +62,7 @@ class AgentUpdates:
         self._versions = versions
         self._selection = selection
         self._journal = journal
-        self._settings = settings
+        self.settings = settings
 
     async def update(
         self,
@@ -166,7 +166,7 @@ class AgentUpdates:
             fields.append(_field_in(field_of(index), update, agent))
             with within(fields[-1]):
                 spaces = description.observation_space, description.action_space
-                arguments = agent, *spaces, self._settings, description.agents
+                arguments = agent, *spaces, self.settings, description.agents
                 if len(updates) == 1 and is_quick_to_prepare(agent):
                     agents.append(prepare_for_env(*arguments))
                 else:

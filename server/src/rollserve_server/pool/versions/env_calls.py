@@ -36,12 +36,16 @@ __all__ = ["EnvCalls"]
 
 
 class EnvCalls:
-    """Calls methods of environments that are made for that: nothing that a method does has an effect on calls."""
+    """Calls methods of environments that are made for that: nothing that a method does has an effect on calls.
+
+    Attributes:
+        allow: methods that may be called.
+    """
 
     def __init__(self, versions: Versions, settings: PoolSettings) -> None:
         """Take the installed versions, permissions, and limits of memory and time."""
         self._versions = versions
-        self._allow = settings.allow
+        self.allow = settings.allow
         self._health = settings.health
         self._calling = asyncio.Lock()
 
@@ -67,7 +71,7 @@ class EnvCalls:
 
     def _check(self, call: MethodCall, env: EnvVersion) -> None:
         """Raise an error for a method that may not be called, or for environments that cannot be asked."""
-        check_method_allowed(call.method, self._allow.allow_method, "method")
+        check_method_allowed(call.method, self.allow.allow_method, "method")
         if any(isinstance(spec, ProfileEnv) for specs in env.specs for spec in specs_of_rows(specs, num_rows=1)):
             expected = "none for an environment of a profile, which takes arguments (kwargs) alone"
             raise InvalidValueError.of("method", expected=expected, got=repr(call.method))

@@ -65,10 +65,14 @@ class EnvUpdates:
         """Take the installed versions, where new ones are written, and permissions and limits of environments."""
         self._versions = versions
         self._journal = journal
-        self._allow = settings.allow
         self._health = settings.health
-        self.profiles = Profiles(settings.profiles.profiles)
+        self.use(settings)
         self._max_rows = settings.quota.num_rows
+
+    def use(self, settings: PoolSettings) -> None:
+        """Use other profiles and permissions from now on; environments that exist stay as they are."""
+        self._allow = settings.allow
+        self.profiles = Profiles(settings.profiles.profiles)
 
     async def update(
         self,

@@ -60,13 +60,17 @@ class RenderedEnv:
 
 
 class EnvVideos:
-    """Renders episodes in environments that are made for that: workers and their environments are not used."""
+    """Renders episodes in environments that are made for that: workers and their environments are not used.
+
+    Attributes:
+        limits: bounds of videos.
+    """
 
     def __init__(self, versions: Versions, settings: PoolSettings) -> None:
         """Take the installed versions, and limits of memory, time and size."""
         self._versions = versions
         self._health = settings.health
-        self._limits = settings.rendering
+        self.limits = settings.rendering
 
     def env(self, env_version: int | None, expected: Expectation, *, sampled: bool) -> RenderedEnv:
         """Return the environment of a version; see `Pool.rendered_env`."""
@@ -88,11 +92,11 @@ class EnvVideos:
         if not env.compares_observations:
             episode = dataclasses.replace(episode, observations=None)
         rendering = Rendering(
-            env.spec, episode, request.format, request.fps, request.overlays, self._limits.max_video_bytes
+            env.spec, episode, request.format, request.fps, request.overlays, self.limits.max_video_bytes
         )
         ended = threading.Event()
         parts = run_rendering(rendering, self._health, ended)
-        seconds, loop = self._limits.render_seconds, asyncio.get_running_loop()
+        seconds, loop = self.limits.render_seconds, asyncio.get_running_loop()
         # One thread, so that closing waits for the part that is being made.
         with_one_thread = ThreadPoolExecutor(1, "rendering")
         try:
@@ -112,7 +116,7 @@ class EnvVideos:
                 error.text += ", those of EnvSpec(vectorization='rows') are"
             raise
         except TimeoutError:
-            text = f"the video took more than {self._limits.render_seconds:g} s to be made (--render-seconds)"
+            text = f"the video took more than {self.limits.render_seconds:g} s to be made (--render-seconds)"
             raise CallTooLongError(text) from None
         finally:
             ended.set()
@@ -122,7 +126,7 @@ class EnvVideos:
     def _check(self, env: RenderedEnv, episode: RecordedEpisode, request: VideoRequest) -> None:
         """Raise an error unless the episode fits the environment and the limits."""
         _check_actions(env.action_leaves, episode.actions)
-        max_frames = self._limits.max_video_frames
+        max_frames = self.limits.max_video_frames
         if episode.num_steps + 1 > max_frames:
             expected = f"at most {max_frames} pictures (--max-video-frames)"
             raise OverLimitError.of(

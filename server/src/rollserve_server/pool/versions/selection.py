@@ -26,7 +26,7 @@ class Selection:
 
     def __init__(self, versions: Versions, settings: AgentSettings) -> None:
         self._versions = versions
-        self._settings = settings
+        self.settings = settings
         self._misfits: dict[tuple[int, int], DomainError | None] = {}
 
     def choose_policy(self, options: SamplingOptions) -> int:
@@ -123,7 +123,7 @@ class Selection:
                 with within(kind_of(agent)):
                     if env is not None:
                         spaces = env.description.observation_space, env.description.action_space
-                        prepare_for_env(agent, *spaces, self._settings, env.description.agents)
+                        prepare_for_env(agent, *spaces, self.settings, env.description.agents)
         except DomainError as error:
             return error
         return None
