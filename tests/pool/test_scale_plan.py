@@ -137,3 +137,8 @@ def test_one_worker_becomes_four_within_half_a_minute() -> None:
     numbers = Simulation(1, 4).run(30, all_busy)
     assert numbers[0] == 1
     assert numbers[-1] == 4
+
+
+def test_a_sampler_grows_by_more_than_one_worker_at_a_time() -> None:
+    numbers = Simulation(1, 64).run(150, all_busy)
+    assert list(dict.fromkeys(numbers)) == [1, 2, 4, 7, 12, 20, 34, 57, 64]

@@ -45,7 +45,8 @@ class ScalePlan:
         self.look_seconds = self._load_seconds / _LOOKS
         self.num_wanted = min_workers
         self._began_at: float | None = None
-        self._looks: deque[tuple[float, float]] = deque()
+        self._num_workers = 0
+        self._looks: deque[tuple[float, float]] = deque(maxlen=_LOOKS + 1)
         self._numbers: deque[tuple[float, int]] = deque()
 
     def look(self, now: float, num_workers: int, busy_seconds: float) -> int:
@@ -59,13 +60,17 @@ class ScalePlan:
         """
         if self._began_at is None:
             self._began_at = now
-        while len(self._looks) > 1 and self._looks[1][0] <= now - self._load_seconds:
-            self._looks.popleft()
+        if num_workers > self._num_workers:
+            self._looks.clear()  # a smaller number had more of its time taken
+        self._num_workers = num_workers
         self._looks.append((now, busy_seconds))
-        looked_at, busy_before = self._looks[0]
-        # Soon after the start, too, as a share of the whole time: a short burst is no load.
-        num_busy = (busy_seconds - busy_before) / max(now - looked_at, self._load_seconds)
-        number = math.ceil(num_busy / _BUSY_SHARE - _TOLERANCE)
+        seconds = self._load_seconds
+        number = self._number_for(seconds, seconds)  # soon after a change, too, as a share of the whole time
+        if number > num_workers:
+            # The load may just have begun: its last part says how many workers it keeps busy.
+            number = self._number_for(seconds / 2, self.look_seconds)
+        else:
+            number = max(number, min(self._number_for(seconds, self.look_seconds), num_workers))
         number = min(max(number, self.min_workers), self.max_workers)
         # Only numbers that no later one exceeds, so that the first is the greatest of the idle time.
         while self._numbers and self._numbers[-1][1] <= number:
@@ -77,3 +82,10 @@ class ScalePlan:
         if now - self._began_at < self._idle_seconds:
             self.num_wanted = min(max(self.num_wanted, num_workers), self.max_workers)
         return self.num_wanted
+
+    def _number_for(self, seconds: float, least_seconds: float) -> int:
+        """Return the number of workers for the load of the last seconds, taken as a share of at least some seconds."""
+        now, busy_seconds = self._looks[-1]
+        looked_at, busy_before = next(look for look in self._looks if look[0] >= now - seconds)
+        num_busy = (busy_seconds - busy_before) / max(now - looked_at, least_seconds)
+        return math.ceil(num_busy / _BUSY_SHARE - _TOLERANCE)
