@@ -27,7 +27,7 @@ from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
-from rollserve.status import Counters, EnvProfile, Quota, SamplerStatus, SamplerSummary, WorkerStatus
+from rollserve.status import Counters, EnvProfile, Quota, SamplerStatus, SamplerSummary, Scaling, WorkerStatus
 from rollserve_wire.columns import leaves_of, text_infos
 from rollserve_wire.environments import (
     EnvChange,
@@ -154,6 +154,7 @@ __all__ = [
     "SamplerStatus",
     "SamplerSummary",
     "SamplingOptions",
+    "Scaling",
     "ServerError",
     "StepType",
     "StoppedError",
