@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -56,7 +57,11 @@ class RayCluster:
 
 @contextlib.contextmanager
 def ray_cluster(
-    num_cpus: int = 4, host: str = "127.0.0.1", variables: Mapping[str, str] = types.MappingProxyType({})
+    num_cpus: int = 4,
+    host: str = "127.0.0.1",
+    variables: Mapping[str, str] = types.MappingProxyType({}),
+    *,
+    max_nodes: int = 0,
 ) -> Iterator[RayCluster]:
     """Yield a cluster that is apart from all others on this machine; start it up to three times.
 
@@ -64,11 +69,13 @@ def ray_cluster(
         num_cpus: number of cores that it counts.
         host: address of this machine that it listens on.
         variables: further environment variables of its processes.
+        max_nodes: number of nodes with one core each that Ray's autoscaler may add, as further processes here. It
+            removes a node that nothing has used for six seconds.
     """
     with contextlib.ExitStack() as stack:
         for attempt in range(_MAX_STARTS):
             try:
-                cluster = stack.enter_context(_started_cluster(num_cpus, host, variables))
+                cluster = stack.enter_context(_started_cluster(num_cpus, host, variables, max_nodes))
                 break
             except RuntimeError:
                 if attempt + 1 == _MAX_STARTS:
@@ -77,7 +84,7 @@ def ray_cluster(
 
 
 @contextlib.contextmanager
-def _started_cluster(num_cpus: int, host: str, variables: Mapping[str, str]) -> Iterator[RayCluster]:
+def _started_cluster(num_cpus: int, host: str, variables: Mapping[str, str], max_nodes: int) -> Iterator[RayCluster]:
     folder = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))  # paths of sockets are limited to about 100 characters
     port, client_port = free_port(), free_port()
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -86,6 +93,11 @@ def _started_cluster(num_cpus: int, host: str, variables: Mapping[str, str]) -> 
     command = [str(ray), "start", "--head", "--block", f"--port={port}", f"--node-ip-address={host}"]
     command += [f"--ray-client-server-port={client_port}", "--include-dashboard=false", f"--num-cpus={num_cpus}"]
     command += [f"--object-store-memory={200 << 20}", f"--temp-dir={folder}"]
+    if max_nodes:
+        config = folder / "autoscaling.json"
+        config.write_text(json.dumps(_autoscaling(f"{host}:{port}", num_cpus, max_nodes)))
+        command.append(f"--autoscaling-config={config}")
+        environment |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=log, env={**os.environ, **environment}, start_new_session=True
@@ -102,6 +114,38 @@ def _started_cluster(num_cpus: int, host: str, variables: Mapping[str, str]) -> 
         process.wait()
         psutil.wait_procs(everyone, timeout=10)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _autoscaling(address: str, num_cpus: int, max_nodes: int) -> dict[str, object]:
+    """Return the configuration of an autoscaler whose nodes are processes of this machine."""
+    lists = ("cluster_synced_files", "rsync_exclude", "rsync_filter", "initialization_commands", "setup_commands")
+    lists += ("head_setup_commands", "worker_setup_commands", "head_start_ray_commands", "worker_start_ray_commands")
+    node = {"resources": {"CPU": 1, "object_store_memory": 100 << 20}, "node_config": {}, "min_workers": 0}
+    return {
+        "cluster_name": "nodes-of-one-machine",
+        "provider": {
+            "type": "fake_multinode",
+            "gcs_address": address,
+            "use_node_id_as_ip": True,  # all nodes have one address
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+        },
+        "max_workers": max_nodes,
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 0.1,
+        "available_node_types": {
+            "ray.head.default": {"resources": {"CPU": num_cpus}, "node_config": {}, "max_workers": 0},
+            "one-core": {**node, "max_workers": max_nodes},
+        },
+        "head_node_type": "ray.head.default",
+        "head_node": {},
+        "worker_nodes": {},
+        "docker": {},
+        "auth": {},
+        "file_mounts": {},
+        "file_mounts_sync_continuously": False,
+        **{name: [] for name in lists},
+    }
 
 
 @dataclass

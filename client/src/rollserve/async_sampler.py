@@ -298,7 +298,8 @@ class AsyncSampler(
         fragments continue in a new sequence.
 
         Args:
-            num_workers: new number of workers, from 1 to 10,000.
+            num_workers: new number of workers, from 1 to 10,000, which from then on does not follow the load; 0 to have
+                it follow the load again, if the server's operator has allowed that.
             timeout: seconds to wait for the answer. The server gives up if workers have not started within its own
                 limit, 120 seconds by default; nothing has changed then.
 

@@ -27,6 +27,7 @@ __all__ = [
     "Quota",
     "SamplerStatus",
     "SamplerSummary",
+    "Scaling",
     "SettingChange",
     "SettingsReload",
     "WorkerStatus",
@@ -150,6 +151,24 @@ class EnvProfile:
 
 @briefly
 @dataclass(frozen=True)
+class Scaling:
+    """Bounds within which the number of a sampler's workers follows its load.
+
+    Attributes:
+        min_num_workers: least number of workers.
+        max_num_workers: greatest number of workers.
+        num_wanted_workers: number of workers that there should be.
+        held_by: what would end or differ with another number, so that it stays; empty if nothing would.
+    """
+
+    min_num_workers: int
+    max_num_workers: int
+    num_wanted_workers: int
+    held_by: str
+
+
+@briefly
+@dataclass(frozen=True)
 class SamplerStatus:
     """State of a sampler.
 
@@ -182,6 +201,7 @@ class SamplerStatus:
         policies: current version of each policy by name, where the agent is policies by name.
         packages: versions of the packages that the workers' environments run with, and the hash seed of their processes
             (`PYTHONHASHSEED`), by name; where workers differ, all of them, with "and" between them.
+        scaling: how the number of workers follows the load; None if only `resize` changes it.
     """
 
     sampler: str
@@ -210,6 +230,7 @@ class SamplerStatus:
     agents: Sequence[str] = ()
     policies: Mapping[str, int] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
+    scaling: Scaling | None = None
 
     def _repr_html_(self) -> str:
         return value_html(self)
@@ -264,7 +285,13 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         agents=tuple(message.agents),
         policies=dict(message.policies),
         packages=dict(sorted(message.packages.items())),
+        scaling=_scaling_from_proto(message.scaling) if message.HasField("scaling") else None,
     )
+
+
+def _scaling_from_proto(message: pb.Scaling) -> Scaling:
+    bounds = message.min_worker_count, message.max_worker_count
+    return Scaling(*bounds, message.wanted_worker_count, message.held_by)
 
 
 def _profile_from_proto(message: pb.EnvironmentProfile) -> EnvProfile:

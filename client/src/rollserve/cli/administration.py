@@ -20,7 +20,7 @@ from rollserve_wire.spaces import Space
 if TYPE_CHECKING:
     from rollserve.cli.arguments import Commands
     from rollserve.sampler import Sampler
-    from rollserve.status import EnvProfile, SamplerStatus, SamplerSummary, WorkerStatus
+    from rollserve.status import EnvProfile, SamplerStatus, SamplerSummary, Scaling, WorkerStatus
 
 __all__ = ["add_admin", "add_create", "add_delete", "add_resize", "add_samplers", "add_status", "add_top"]
 
@@ -53,7 +53,9 @@ def add_resize(commands: Commands, common: argparse.ArgumentParser) -> None:
         help="change the number of workers",
         description="Add or remove workers while the sampler runs. Calls that are running keep their workers.",
     )
-    resize.add_argument("workers", type=positive, metavar="N", help="new number of workers")
+    resize.add_argument(
+        "workers", type=count, metavar="N", help="new number of workers; 0 has the number follow the load"
+    )
     resize.set_defaults(run=_resize)
 
 
@@ -152,7 +154,10 @@ def _top(sampler: Sampler, options: argparse.Namespace) -> None:
 
 def _resize(sampler: Sampler, options: argparse.Namespace) -> None:
     previous = sampler.resize(options.workers)
-    print(f"{options.workers} workers, previously {previous}")
+    if options.workers:
+        print(f"{options.workers} workers, previously {previous}")
+    else:
+        print(f"the number of workers, {previous}, follows the load")
 
 
 def _samplers(sampler: Sampler, options: argparse.Namespace) -> None:
@@ -188,6 +193,7 @@ def _describe(status: SamplerStatus) -> str:
         f"sampler {status.sampler}, server {status.server_version}, up {duration_text(counters.uptime_seconds)}",
         f"environment: {_describe_envs(status.envs)} (version {status.env_version})",
         _describe_quota(status),
+        *([_describe_scaling(status.scaling)] if status.scaling is not None else ()),
         *([f"hidden arguments: {', '.join(status.hidden_arguments)}"] if status.hidden_arguments else ()),
         *map(_describe_profile, status.profiles),
         f"observations: {status.observation_space}, actions: {status.action_space}",
@@ -233,6 +239,12 @@ def _describe_quota(status: SamplerStatus) -> str:
     lease = "no lease" if status.lease_seconds is None else f"lease {duration_text(status.lease_seconds)}"
     limited = ", ".join(f"{value:,.15g} {name}" for name, value in limits.items() if value)
     return f"owner {status.owner or 'none'}, {lease}, at most {limited or 'anything'}"
+
+
+def _describe_scaling(scaling: Scaling) -> str:
+    bounds = f"{scaling.min_num_workers} to {scaling.max_num_workers} workers by load"
+    held = f", held by {scaling.held_by}" if scaling.held_by else ""
+    return f"{bounds}, {scaling.num_wanted_workers} wanted{held}"
 
 
 def _describe_profile(profile: EnvProfile) -> str:

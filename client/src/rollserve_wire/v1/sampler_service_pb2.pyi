@@ -573,7 +573,9 @@ class ResizePoolRequest(google.protobuf.message.Message):
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     worker_count: builtins.int
-    """The new number of workers, from 1 to 10,000, else INVALID_ARGUMENT. RESOURCE_EXHAUSTED for more than the server's
+    """The new number of workers, from 1 to 10,000, else INVALID_ARGUMENT. It does not follow the load from then on, where
+    it did (see Scaling). 0 has it follow the load again, and ends sequences of fragments; INVALID_ARGUMENT where the
+    server's operator has not allowed that. RESOURCE_EXHAUSTED for more than the server's
     maximum (TOO_MANY_WORKERS), and if the environments of all their rows take more than 2 MiB as JSON
     (ENVIRONMENTS_TOO_LARGE). The present number changes nothing.
     """
@@ -1823,6 +1825,7 @@ class GetSamplerResponse(google.protobuf.message.Message):
     AGENTS_FIELD_NUMBER: builtins.int
     POLICIES_FIELD_NUMBER: builtins.int
     PACKAGES_FIELD_NUMBER: builtins.int
+    SCALING_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
     server_version: builtins.str
@@ -1921,6 +1924,10 @@ class GetSamplerResponse(google.protobuf.message.Message):
         not report it.
         """
 
+    @property
+    def scaling(self) -> global___Scaling:
+        """How the number of workers follows the load. Not set: it changes by ResizePool alone."""
+
     def __init__(
         self,
         *,
@@ -1950,11 +1957,49 @@ class GetSamplerResponse(google.protobuf.message.Message):
         agents: collections.abc.Iterable[builtins.str] | None = ...,
         policies: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         packages: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        scaling: global___Scaling | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "lease", b"lease", "observation_space", b"observation_space", "policy_age", b"policy_age", "quota", b"quota"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "agents", b"agents", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "packages", b"packages", "policies", b"policies", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "quota", b"quota", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "lease", b"lease", "observation_space", b"observation_space", "policy_age", b"policy_age", "quota", b"quota", "scaling", b"scaling"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "agents", b"agents", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "packages", b"packages", "policies", b"policies", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "quota", b"quota", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "scaling", b"scaling", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
+
+@typing.final
+class Scaling(google.protobuf.message.Message):
+    """How the number of a sampler's workers follows the load: it grows while they have work for most of their time, and
+    falls once fewer have been enough for a while. Only calls that begin later have the new number.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MIN_WORKER_COUNT_FIELD_NUMBER: builtins.int
+    MAX_WORKER_COUNT_FIELD_NUMBER: builtins.int
+    WANTED_WORKER_COUNT_FIELD_NUMBER: builtins.int
+    HELD_BY_FIELD_NUMBER: builtins.int
+    min_worker_count: builtins.int
+    """The least number of workers."""
+    max_worker_count: builtins.int
+    """The greatest number of workers."""
+    wanted_worker_count: builtins.int
+    """The number of workers that there should be. Workers are missing where they are still starting or where the cluster
+    has no room, and the number stays where something holds it.
+    """
+    held_by: builtins.str
+    """What would end or differ with another number of workers, for people, so that the number stays: fragments, calls for
+    exact episodes or with `worker_count`, agents or environments of single workers, or ResizePool. Empty if nothing
+    would.
+    """
+    def __init__(
+        self,
+        *,
+        min_worker_count: builtins.int = ...,
+        max_worker_count: builtins.int = ...,
+        wanted_worker_count: builtins.int = ...,
+        held_by: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["held_by", b"held_by", "max_worker_count", b"max_worker_count", "min_worker_count", b"min_worker_count", "wanted_worker_count", b"wanted_worker_count"]) -> None: ...
+
+global___Scaling = Scaling
 
 @typing.final
 class EnvironmentProfile(google.protobuf.message.Message):

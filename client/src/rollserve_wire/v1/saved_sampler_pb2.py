@@ -32,7 +32,7 @@ from rollserve_wire.v1 import space_pb2 as rollserve_dot_v1_dot_space__pb2
 from rollserve_wire.v1 import tensor_pb2 as rollserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rollserve/v1/saved_sampler.proto\x12\x0crollserve.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18rollserve/v1/agent.proto\x1a\x1erollserve/v1/environment.proto\x1a rollserve/v1/episode_batch.proto\x1a\x1brollserve/v1/policies.proto\x1a\"rollserve/v1/sampler_service.proto\x1a\x18rollserve/v1/space.proto\x1a\x19rollserve/v1/tensor.proto\"\xd9\x02\n\x0bSavedRecord\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.SavedHeaderH\x00\x12\x37\n\x0c\x65nvironments\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.SavedEnvironmentsH\x00\x12+\n\x06\x61gents\x18\x03 \x01(\x0b\x32\x19.rollserve.v1.SavedAgentsH\x00\x12\'\n\x04rows\x18\x04 \x01(\x0b\x32\x17.rollserve.v1.SavedRowsH\x00\x12%\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x16.rollserve.v1.SavedEndH\x00\x12%\n\x03run\x18\x06 \x01(\x0b\x32\x16.rollserve.v1.SavedRunH\x00\x12\'\n\x04move\x18\x07 \x01(\x0b\x32\x17.rollserve.v1.SavedMoveH\x00\x12\x0f\n\x07goes_on\x18\x08 \x01(\x08\x42\x06\n\x04part\"\xc8\x03\n\x0bSavedHeader\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12)\n\x05saved\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x14\n\x0cworker_count\x18\x05 \x01(\r\x12\x1a\n\x12max_episode_length\x18\x06 \x01(\x03\x12\x39\n\x08\x63ounters\x18\x07 \x03(\x0b\x32\'.rollserve.v1.SavedHeader.CountersEntry\x12\x32\n\rown_sequences\x18\x08 \x03(\x0b\x32\x1b.rollserve.v1.SavedSequence\x12\x10\n\x08own_seed\x18\t \x01(\x04\x12\x1b\n\x13sequence_seed_count\x18\n \x01(\x04\x12\x16\n\x0erow_seed_count\x18\x0b \x01(\x04\x12\x16\n\x0epolicy_version\x18\x0c \x01(\x04\x12%\n\x04pool\x18\r \x01(\x0b\x32\x17.rollserve.v1.SavedPool\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xc9\x01\n\tSavedPool\x12*\n\x07workers\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.SavedWorker\x12+\n\x08\x64\x65parted\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.SavedWorker\x12\x17\n\x0fpolicy_versions\x18\x03 \x03(\x03\x12\x1c\n\x14\x65nvironment_versions\x18\x04 \x03(\x03\x12\x15\n\rrow_sequences\x18\x05 \x03(\x03\x12\x15\n\rorders_format\x18\x06 \x01(\r\"X\n\x0bSavedWorker\x12\x1c\n\x14simulated_step_count\x18\x01 \x01(\x03\x12\x15\n\rrestart_count\x18\x02 \x01(\x03\x12\x14\n\x0clast_failure\x18\x03 \x01(\t\"\xa1\x01\n\x08SavedRun\x12\x0b\n\x03run\x18\x01 \x01(\t\x12+\n\x07started\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\x14worker_settings_json\x18\x03 \x01(\t\x12=\n\x11\x66irst_environment\x18\x04 \x01(\x0b\x32\".rollserve.v1.SavedRowEnvironments\"h\n\rSavedSequence\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1a\n\x12next_episode_index\x18\x02 \x01(\x04\x12-\n\x08\x65pisodes\x18\x03 \x01(\x0b\x32\x1b.rollserve.v1.SavedEpisodes\"\x90\x01\n\rSavedEpisodes\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12.\n\x0b\x65xploration\x18\x04 \x01(\x0b\x32\x19.rollserve.v1.Exploration\"\xda\x01\n\x11SavedEnvironments\x12\x1b\n\x13\x65nvironment_version\x18\x01 \x01(\x03\x12\x33\n\x07workers\x18\x02 \x03(\x0b\x32\".rollserve.v1.SavedRowEnvironments\x12\x11\n\trow_count\x18\x03 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x04 \x01(\r\x12\x11\n\tclient_id\x18\x05 \x01(\t\x12\x33\n\x0b\x64\x65scription\x18\x06 \x01(\x0b\x32\x1e.rollserve.v1.SavedDescription\"\x83\x02\n\x10SavedDescription\x12.\n\x11observation_space\x18\x01 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x1e\n\x11max_episode_steps\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x36\n\x0freproducibility\x18\x04 \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12\x16\n\x0ewhy_not_single\x18\x05 \x01(\t\x12\x0e\n\x06\x61gents\x18\x06 \x03(\tB\x14\n\x12_max_episode_steps\"\x80\x01\n\x14SavedRowEnvironments\x12\'\n\x04rows\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.Environment\x12\x12\n\nis_per_row\x18\x02 \x01(\x08\x12+\n\x08profiled\x18\x03 \x03(\x0b\x32\x19.rollserve.v1.Environment\"\x8f\x02\n\x0bSavedAgents\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\x12+\n\x07updated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x08policies\x18\x04 \x01(\x0b\x32\x1b.rollserve.v1.SavedPolicies\x12\x12\n\nclient_ids\x18\x05 \x03(\t\x12(\n\x06trials\x18\x06 \x03(\x0b\x32\x18.rollserve.v1.SavedTrial\x12)\n\x06spaces\x18\x07 \x01(\x0b\x32\x19.rollserve.v1.SavedSpaces\"x\n\x0bSavedSpaces\x12.\n\x11observation_space\x18\x01 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x0e\n\x06\x61gents\x18\x03 \x03(\t\"\xde\x01\n\nSavedTrial\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\x0c\x12*\n\x07outputs\x18\x02 \x03(\x0b\x32\x19.rollserve.v1.SavedColumn\x12)\n\x06states\x18\x03 \x03(\x0b\x32\x19.rollserve.v1.SavedColumn\x12\x13\n\x0bnoise_width\x18\x04 \x01(\r\x12\x0e\n\x06inputs\x18\x05 \x03(\t\x12\x14\n\x0crow_multiple\x18\x06 \x01(\r\x12\x15\n\rmax_row_count\x18\x07 \x01(\r\x12\x11\n\tproviders\x18\x08 \x03(\t\"U\n\x0bSavedColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\tdata_type\x18\x02 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\x03\"\xc5\x01\n\rSavedPolicies\x12;\n\x08policies\x18\x01 \x03(\x0b\x32).rollserve.v1.SavedPolicies.PoliciesEntry\x12+\n\npolicy_map\x18\x02 \x01(\x0b\x32\x17.rollserve.v1.PolicyMap\x1aJ\n\rPoliciesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.SavedPolicy:\x02\x38\x01\"n\n\x0bSavedPolicy\x12\x10\n\x08versions\x18\x01 \x03(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\x12(\n\x06trials\x18\x03 \x03(\x0b\x32\x18.rollserve.v1.SavedTrial\"\xc8\x02\n\tSavedRows\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12\x14\n\x0csoft_horizon\x18\x04 \x01(\x08\x12\x0e\n\x06is_own\x18\x05 \x01(\x08\x12\x16\n\x0erow_step_count\x18\x06 \x01(\x03\x12$\n\x04rows\x18\x07 \x03(\x0b\x32\x16.rollserve.v1.SavedRow\x12\x0e\n\x06number\x18\x08 \x01(\x03\x12-\n\rprevious_rows\x18\t \x03(\x0b\x32\x16.rollserve.v1.SavedRow\x12\x1f\n\x17previous_row_step_count\x18\n \x01(\x03\x12\x1c\n\x0freturn_discount\x18\x33 \x01(\x01H\x00\x88\x01\x01\x42\x12\n\x10_return_discount\"\xb9\x01\n\x08SavedRow\x12\x13\n\x0breset_index\x18\x01 \x01(\x03\x12\x15\n\repisode_index\x18\x02 \x01(\x03\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x12\n\nstep_count\x18\x04 \x01(\x03\x12%\n\x07\x61\x63tions\x18\x05 \x03(\x0b\x32\x14.rollserve.v1.Tensor\x12\x32\n\x0frecurrent_state\x18\x06 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"u\n\tSavedMove\x12&\n\x05start\x18\x01 \x01(\x0b\x32\x17.rollserve.v1.SavedRows\x12\x12\n\nstep_count\x18\x02 \x01(\x03\x12,\n\x07workers\x18\x03 \x03(\x0b\x32\x1b.rollserve.v1.SavedProgress\"\x9c\x01\n\rSavedProgress\x12\'\n\tpositions\x18\x01 \x01(\x0b\x32\x14.rollserve.v1.Tensor\x12%\n\x07\x61\x63tions\x18\x02 \x03(\x0b\x32\x14.rollserve.v1.Tensor\x12;\n\x10recurrent_states\x18\x03 \x03(\x0b\x32!.rollserve.v1.SavedRecurrentState\"A\n\x13SavedRecurrentState\x12*\n\x07tensors\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"\x1a\n\x08SavedEnd\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x42\x1a\n\x16io.github.rollserve.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rollserve/v1/saved_sampler.proto\x12\x0crollserve.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18rollserve/v1/agent.proto\x1a\x1erollserve/v1/environment.proto\x1a rollserve/v1/episode_batch.proto\x1a\x1brollserve/v1/policies.proto\x1a\"rollserve/v1/sampler_service.proto\x1a\x18rollserve/v1/space.proto\x1a\x19rollserve/v1/tensor.proto\"\xd9\x02\n\x0bSavedRecord\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.SavedHeaderH\x00\x12\x37\n\x0c\x65nvironments\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.SavedEnvironmentsH\x00\x12+\n\x06\x61gents\x18\x03 \x01(\x0b\x32\x19.rollserve.v1.SavedAgentsH\x00\x12\'\n\x04rows\x18\x04 \x01(\x0b\x32\x17.rollserve.v1.SavedRowsH\x00\x12%\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x16.rollserve.v1.SavedEndH\x00\x12%\n\x03run\x18\x06 \x01(\x0b\x32\x16.rollserve.v1.SavedRunH\x00\x12\'\n\x04move\x18\x07 \x01(\x0b\x32\x17.rollserve.v1.SavedMoveH\x00\x12\x0f\n\x07goes_on\x18\x08 \x01(\x08\x42\x06\n\x04part\"\xe5\x03\n\x0bSavedHeader\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12)\n\x05saved\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x14\n\x0cworker_count\x18\x05 \x01(\r\x12\x1a\n\x12max_episode_length\x18\x06 \x01(\x03\x12\x39\n\x08\x63ounters\x18\x07 \x03(\x0b\x32\'.rollserve.v1.SavedHeader.CountersEntry\x12\x32\n\rown_sequences\x18\x08 \x03(\x0b\x32\x1b.rollserve.v1.SavedSequence\x12\x10\n\x08own_seed\x18\t \x01(\x04\x12\x1b\n\x13sequence_seed_count\x18\n \x01(\x04\x12\x16\n\x0erow_seed_count\x18\x0b \x01(\x04\x12\x16\n\x0epolicy_version\x18\x0c \x01(\x04\x12%\n\x04pool\x18\r \x01(\x0b\x32\x17.rollserve.v1.SavedPool\x12\x1b\n\x13worker_count_is_set\x18\x0e \x01(\x08\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xc9\x01\n\tSavedPool\x12*\n\x07workers\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.SavedWorker\x12+\n\x08\x64\x65parted\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.SavedWorker\x12\x17\n\x0fpolicy_versions\x18\x03 \x03(\x03\x12\x1c\n\x14\x65nvironment_versions\x18\x04 \x03(\x03\x12\x15\n\rrow_sequences\x18\x05 \x03(\x03\x12\x15\n\rorders_format\x18\x06 \x01(\r\"X\n\x0bSavedWorker\x12\x1c\n\x14simulated_step_count\x18\x01 \x01(\x03\x12\x15\n\rrestart_count\x18\x02 \x01(\x03\x12\x14\n\x0clast_failure\x18\x03 \x01(\t\"\xa1\x01\n\x08SavedRun\x12\x0b\n\x03run\x18\x01 \x01(\t\x12+\n\x07started\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\x14worker_settings_json\x18\x03 \x01(\t\x12=\n\x11\x66irst_environment\x18\x04 \x01(\x0b\x32\".rollserve.v1.SavedRowEnvironments\"h\n\rSavedSequence\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1a\n\x12next_episode_index\x18\x02 \x01(\x04\x12-\n\x08\x65pisodes\x18\x03 \x01(\x0b\x32\x1b.rollserve.v1.SavedEpisodes\"\x90\x01\n\rSavedEpisodes\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12.\n\x0b\x65xploration\x18\x04 \x01(\x0b\x32\x19.rollserve.v1.Exploration\"\xda\x01\n\x11SavedEnvironments\x12\x1b\n\x13\x65nvironment_version\x18\x01 \x01(\x03\x12\x33\n\x07workers\x18\x02 \x03(\x0b\x32\".rollserve.v1.SavedRowEnvironments\x12\x11\n\trow_count\x18\x03 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x04 \x01(\r\x12\x11\n\tclient_id\x18\x05 \x01(\t\x12\x33\n\x0b\x64\x65scription\x18\x06 \x01(\x0b\x32\x1e.rollserve.v1.SavedDescription\"\x83\x02\n\x10SavedDescription\x12.\n\x11observation_space\x18\x01 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x1e\n\x11max_episode_steps\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x36\n\x0freproducibility\x18\x04 \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12\x16\n\x0ewhy_not_single\x18\x05 \x01(\t\x12\x0e\n\x06\x61gents\x18\x06 \x03(\tB\x14\n\x12_max_episode_steps\"\x80\x01\n\x14SavedRowEnvironments\x12\'\n\x04rows\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.Environment\x12\x12\n\nis_per_row\x18\x02 \x01(\x08\x12+\n\x08profiled\x18\x03 \x03(\x0b\x32\x19.rollserve.v1.Environment\"\x8f\x02\n\x0bSavedAgents\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\x12+\n\x07updated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x08policies\x18\x04 \x01(\x0b\x32\x1b.rollserve.v1.SavedPolicies\x12\x12\n\nclient_ids\x18\x05 \x03(\t\x12(\n\x06trials\x18\x06 \x03(\x0b\x32\x18.rollserve.v1.SavedTrial\x12)\n\x06spaces\x18\x07 \x01(\x0b\x32\x19.rollserve.v1.SavedSpaces\"x\n\x0bSavedSpaces\x12.\n\x11observation_space\x18\x01 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x0e\n\x06\x61gents\x18\x03 \x03(\t\"\xde\x01\n\nSavedTrial\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\x0c\x12*\n\x07outputs\x18\x02 \x03(\x0b\x32\x19.rollserve.v1.SavedColumn\x12)\n\x06states\x18\x03 \x03(\x0b\x32\x19.rollserve.v1.SavedColumn\x12\x13\n\x0bnoise_width\x18\x04 \x01(\r\x12\x0e\n\x06inputs\x18\x05 \x03(\t\x12\x14\n\x0crow_multiple\x18\x06 \x01(\r\x12\x15\n\rmax_row_count\x18\x07 \x01(\r\x12\x11\n\tproviders\x18\x08 \x03(\t\"U\n\x0bSavedColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\tdata_type\x18\x02 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\x03\"\xc5\x01\n\rSavedPolicies\x12;\n\x08policies\x18\x01 \x03(\x0b\x32).rollserve.v1.SavedPolicies.PoliciesEntry\x12+\n\npolicy_map\x18\x02 \x01(\x0b\x32\x17.rollserve.v1.PolicyMap\x1aJ\n\rPoliciesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.SavedPolicy:\x02\x38\x01\"n\n\x0bSavedPolicy\x12\x10\n\x08versions\x18\x01 \x03(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\x12(\n\x06trials\x18\x03 \x03(\x0b\x32\x18.rollserve.v1.SavedTrial\"\xc8\x02\n\tSavedRows\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12\x14\n\x0csoft_horizon\x18\x04 \x01(\x08\x12\x0e\n\x06is_own\x18\x05 \x01(\x08\x12\x16\n\x0erow_step_count\x18\x06 \x01(\x03\x12$\n\x04rows\x18\x07 \x03(\x0b\x32\x16.rollserve.v1.SavedRow\x12\x0e\n\x06number\x18\x08 \x01(\x03\x12-\n\rprevious_rows\x18\t \x03(\x0b\x32\x16.rollserve.v1.SavedRow\x12\x1f\n\x17previous_row_step_count\x18\n \x01(\x03\x12\x1c\n\x0freturn_discount\x18\x33 \x01(\x01H\x00\x88\x01\x01\x42\x12\n\x10_return_discount\"\xb9\x01\n\x08SavedRow\x12\x13\n\x0breset_index\x18\x01 \x01(\x03\x12\x15\n\repisode_index\x18\x02 \x01(\x03\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x12\n\nstep_count\x18\x04 \x01(\x03\x12%\n\x07\x61\x63tions\x18\x05 \x03(\x0b\x32\x14.rollserve.v1.Tensor\x12\x32\n\x0frecurrent_state\x18\x06 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"u\n\tSavedMove\x12&\n\x05start\x18\x01 \x01(\x0b\x32\x17.rollserve.v1.SavedRows\x12\x12\n\nstep_count\x18\x02 \x01(\x03\x12,\n\x07workers\x18\x03 \x03(\x0b\x32\x1b.rollserve.v1.SavedProgress\"\x9c\x01\n\rSavedProgress\x12\'\n\tpositions\x18\x01 \x01(\x0b\x32\x14.rollserve.v1.Tensor\x12%\n\x07\x61\x63tions\x18\x02 \x03(\x0b\x32\x14.rollserve.v1.Tensor\x12;\n\x10recurrent_states\x18\x03 \x03(\x0b\x32!.rollserve.v1.SavedRecurrentState\"A\n\x13SavedRecurrentState\x12*\n\x07tensors\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"\x1a\n\x08SavedEnd\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x42\x1a\n\x16io.github.rollserve.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,49 +47,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAVEDRECORD']._serialized_start=294
   _globals['_SAVEDRECORD']._serialized_end=639
   _globals['_SAVEDHEADER']._serialized_start=642
-  _globals['_SAVEDHEADER']._serialized_end=1098
-  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_start=1051
-  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_end=1098
-  _globals['_SAVEDPOOL']._serialized_start=1101
-  _globals['_SAVEDPOOL']._serialized_end=1302
-  _globals['_SAVEDWORKER']._serialized_start=1304
-  _globals['_SAVEDWORKER']._serialized_end=1392
-  _globals['_SAVEDRUN']._serialized_start=1395
-  _globals['_SAVEDRUN']._serialized_end=1556
-  _globals['_SAVEDSEQUENCE']._serialized_start=1558
-  _globals['_SAVEDSEQUENCE']._serialized_end=1662
-  _globals['_SAVEDEPISODES']._serialized_start=1665
-  _globals['_SAVEDEPISODES']._serialized_end=1809
-  _globals['_SAVEDENVIRONMENTS']._serialized_start=1812
-  _globals['_SAVEDENVIRONMENTS']._serialized_end=2030
-  _globals['_SAVEDDESCRIPTION']._serialized_start=2033
-  _globals['_SAVEDDESCRIPTION']._serialized_end=2292
-  _globals['_SAVEDROWENVIRONMENTS']._serialized_start=2295
-  _globals['_SAVEDROWENVIRONMENTS']._serialized_end=2423
-  _globals['_SAVEDAGENTS']._serialized_start=2426
-  _globals['_SAVEDAGENTS']._serialized_end=2697
-  _globals['_SAVEDSPACES']._serialized_start=2699
-  _globals['_SAVEDSPACES']._serialized_end=2819
-  _globals['_SAVEDTRIAL']._serialized_start=2822
-  _globals['_SAVEDTRIAL']._serialized_end=3044
-  _globals['_SAVEDCOLUMN']._serialized_start=3046
-  _globals['_SAVEDCOLUMN']._serialized_end=3131
-  _globals['_SAVEDPOLICIES']._serialized_start=3134
-  _globals['_SAVEDPOLICIES']._serialized_end=3331
-  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_start=3257
-  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_end=3331
-  _globals['_SAVEDPOLICY']._serialized_start=3333
-  _globals['_SAVEDPOLICY']._serialized_end=3443
-  _globals['_SAVEDROWS']._serialized_start=3446
-  _globals['_SAVEDROWS']._serialized_end=3774
-  _globals['_SAVEDROW']._serialized_start=3777
-  _globals['_SAVEDROW']._serialized_end=3962
-  _globals['_SAVEDMOVE']._serialized_start=3964
-  _globals['_SAVEDMOVE']._serialized_end=4081
-  _globals['_SAVEDPROGRESS']._serialized_start=4084
-  _globals['_SAVEDPROGRESS']._serialized_end=4240
-  _globals['_SAVEDRECURRENTSTATE']._serialized_start=4242
-  _globals['_SAVEDRECURRENTSTATE']._serialized_end=4307
-  _globals['_SAVEDEND']._serialized_start=4309
-  _globals['_SAVEDEND']._serialized_end=4335
+  _globals['_SAVEDHEADER']._serialized_end=1127
+  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_start=1080
+  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_end=1127
+  _globals['_SAVEDPOOL']._serialized_start=1130
+  _globals['_SAVEDPOOL']._serialized_end=1331
+  _globals['_SAVEDWORKER']._serialized_start=1333
+  _globals['_SAVEDWORKER']._serialized_end=1421
+  _globals['_SAVEDRUN']._serialized_start=1424
+  _globals['_SAVEDRUN']._serialized_end=1585
+  _globals['_SAVEDSEQUENCE']._serialized_start=1587
+  _globals['_SAVEDSEQUENCE']._serialized_end=1691
+  _globals['_SAVEDEPISODES']._serialized_start=1694
+  _globals['_SAVEDEPISODES']._serialized_end=1838
+  _globals['_SAVEDENVIRONMENTS']._serialized_start=1841
+  _globals['_SAVEDENVIRONMENTS']._serialized_end=2059
+  _globals['_SAVEDDESCRIPTION']._serialized_start=2062
+  _globals['_SAVEDDESCRIPTION']._serialized_end=2321
+  _globals['_SAVEDROWENVIRONMENTS']._serialized_start=2324
+  _globals['_SAVEDROWENVIRONMENTS']._serialized_end=2452
+  _globals['_SAVEDAGENTS']._serialized_start=2455
+  _globals['_SAVEDAGENTS']._serialized_end=2726
+  _globals['_SAVEDSPACES']._serialized_start=2728
+  _globals['_SAVEDSPACES']._serialized_end=2848
+  _globals['_SAVEDTRIAL']._serialized_start=2851
+  _globals['_SAVEDTRIAL']._serialized_end=3073
+  _globals['_SAVEDCOLUMN']._serialized_start=3075
+  _globals['_SAVEDCOLUMN']._serialized_end=3160
+  _globals['_SAVEDPOLICIES']._serialized_start=3163
+  _globals['_SAVEDPOLICIES']._serialized_end=3360
+  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_start=3286
+  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_end=3360
+  _globals['_SAVEDPOLICY']._serialized_start=3362
+  _globals['_SAVEDPOLICY']._serialized_end=3472
+  _globals['_SAVEDROWS']._serialized_start=3475
+  _globals['_SAVEDROWS']._serialized_end=3803
+  _globals['_SAVEDROW']._serialized_start=3806
+  _globals['_SAVEDROW']._serialized_end=3991
+  _globals['_SAVEDMOVE']._serialized_start=3993
+  _globals['_SAVEDMOVE']._serialized_end=4110
+  _globals['_SAVEDPROGRESS']._serialized_start=4113
+  _globals['_SAVEDPROGRESS']._serialized_end=4269
+  _globals['_SAVEDRECURRENTSTATE']._serialized_start=4271
+  _globals['_SAVEDRECURRENTSTATE']._serialized_end=4336
+  _globals['_SAVEDEND']._serialized_start=4338
+  _globals['_SAVEDEND']._serialized_end=4364
 # @@protoc_insertion_point(module_scope)

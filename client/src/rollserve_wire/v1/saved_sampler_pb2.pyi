@@ -132,6 +132,7 @@ class SavedHeader(google.protobuf.message.Message):
     ROW_SEED_COUNT_FIELD_NUMBER: builtins.int
     POLICY_VERSION_FIELD_NUMBER: builtins.int
     POOL_FIELD_NUMBER: builtins.int
+    WORKER_COUNT_IS_SET_FIELD_NUMBER: builtins.int
     format: builtins.int
     """The number of the format: 1. It rises when older readers would misunderstand a file or a journal."""
     software_version: builtins.str
@@ -154,6 +155,8 @@ class SavedHeader(google.protobuf.message.Message):
     """The current version of the agents, whose number the next update counts on from. If the file has no agents of it, the
     restored sampler has none until an update. 0 for the highest version in the file.
     """
+    worker_count_is_set: builtins.bool
+    """Whether a client has set the number of workers, so that it does not follow the load."""
     @property
     def saved(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the sampler was saved, by the server's clock."""
@@ -189,9 +192,10 @@ class SavedHeader(google.protobuf.message.Message):
         row_seed_count: builtins.int = ...,
         policy_version: builtins.int = ...,
         pool: global___SavedPool | None = ...,
+        worker_count_is_set: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["pool", b"pool", "saved", b"saved"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["counters", b"counters", "format", b"format", "max_episode_length", b"max_episode_length", "own_seed", b"own_seed", "own_sequences", b"own_sequences", "policy_version", b"policy_version", "pool", b"pool", "row_seed_count", b"row_seed_count", "saved", b"saved", "seed", b"seed", "sequence_seed_count", b"sequence_seed_count", "software_version", b"software_version", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["counters", b"counters", "format", b"format", "max_episode_length", b"max_episode_length", "own_seed", b"own_seed", "own_sequences", b"own_sequences", "policy_version", b"policy_version", "pool", b"pool", "row_seed_count", b"row_seed_count", "saved", b"saved", "seed", b"seed", "sequence_seed_count", b"sequence_seed_count", "software_version", b"software_version", "worker_count", b"worker_count", "worker_count_is_set", b"worker_count_is_set"]) -> None: ...
 
 global___SavedHeader = SavedHeader
 

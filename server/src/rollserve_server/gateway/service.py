@@ -251,10 +251,10 @@ class SamplerService:
 
     async def resize_pool(self, rpc: OpenRpc, sampler: Sampler, request: pb.ResizePoolRequest) -> pb.ResizePoolResponse:
         """Answer `ResizePool`."""
-        num_workers = in_range("worker_count", request.worker_count, 1, MAX_WORKERS)
+        num_workers = in_range("worker_count", request.worker_count, 0, MAX_WORKERS)
         previous = await self._samplers.resize(sampler, num_workers)
-        rpc.changes["workers"] = change(previous, num_workers)
-        return pb.ResizePoolResponse(worker_count=num_workers, previous_worker_count=previous)
+        rpc.changes["workers"] = change(previous, num_workers or "by load")
+        return pb.ResizePoolResponse(worker_count=num_workers or previous, previous_worker_count=previous)
 
     async def list_agent_versions(
         self, _: OpenRpc, sampler: Sampler, __: agent_versions_pb2.ListAgentVersionsRequest

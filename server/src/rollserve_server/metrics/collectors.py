@@ -57,6 +57,7 @@ _GAUGES = (
 _COUNTERS = (
     _Field("simulated_steps", "Steps simulated.", "num_simulated_steps"),
     _Field("worker_restarts", "Attempts to replace a worker.", "num_worker_restarts"),
+    _Field("busy_worker_seconds", "Time in which workers had work, of all calls together.", "busy_seconds"),
     _Field("delivered_steps", "Steps delivered, also by calls that did not complete.", "counters.num_steps"),
     _Field("delivered_episodes", "Episodes delivered; of fragments, the ended ones.", "counters.num_episodes"),
     _Field(
@@ -105,6 +106,7 @@ class SamplerCollector(Collector):
                 yield family
         yield _calls(statuses)
         yield from _workers(statuses)
+        yield from _scaling(statuses)
 
 
 def _calls(statuses: Mapping[str, PoolStatus]) -> Metric:
@@ -140,6 +142,31 @@ def _workers(statuses: Mapping[str, PoolStatus]) -> Iterator[Metric]:
     yield workers
     yield steps
     yield memory
+
+
+def _scaling(statuses: Mapping[str, PoolStatus]) -> Iterator[Metric]:
+    scaled = {name: status.scaling for name, status in statuses.items() if status.scaling is not None}
+    wanted = GaugeMetricFamily(
+        "rollserve_wanted_workers",
+        "Workers that there should be, where the number follows the load.",
+        labels=["sampler"],
+    )
+    held = GaugeMetricFamily(
+        "rollserve_workers_held",
+        "1 while results depend on the number of workers, so that it stays.",
+        labels=["sampler"],
+    )
+    changes = CounterMetricFamily(
+        "rollserve_scalings",
+        "Changes of the number of workers with the load, by direction.",
+        labels=["sampler", "direction"],
+    )
+    for name, scaling in scaled.items():
+        wanted.add_metric([name], scaling.num_wanted)
+        held.add_metric([name], bool(scaling.held_by))
+        changes.add_metric([name, "up"], scaling.num_grown)
+        changes.add_metric([name, "down"], scaling.num_shrunk)
+    yield from (wanted, held, changes)
 
 
 def _resident_bytes(worker: WorkerStatus) -> int | None:

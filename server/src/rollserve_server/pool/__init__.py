@@ -41,6 +41,7 @@ from rollserve_server.pool.results import (
     Evaluation,
     PoolStatus,
     Progress,
+    ScalingStatus,
     StreamRound,
     WorkerStatus,
 )
@@ -91,6 +92,7 @@ __all__ = [
     "SampleRequest",
     "SamplingOptions",
     "SavedSampler",
+    "ScalingStatus",
     "ServerBackend",
     "StreamBounds",
     "StreamClient",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import math
 import secrets
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rollserve_server.envs import worker_observation_bytes
@@ -22,8 +25,6 @@ from rollserve_server.pool.versions.versions import Versions
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rollserve_server.pool.backends.backend import Backend
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.requests import SamplingOptions
@@ -46,7 +47,7 @@ _MIN_SLICE_SECONDS = 0.0005
 
 def decide(settings: PoolSettings, default: int) -> PoolSettings:
     """Return settings with a seed, numbers of workers and a sampler's memory; `default` is a worker for each core."""
-    num_workers = settings.workers or min(default, settings.max_workers or default)
+    num_workers = settings.workers or settings.min_workers or min(default, settings.max_workers or default)
     max_workers = settings.max_workers or max(_DEFAULT_FACTOR * default, num_workers)
     seed = secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed
     health = settings.health
@@ -82,6 +83,8 @@ class PoolParts:
         episode_log: the ended episodes.
         counters: totals of calls.
         num_calls: number of calls that run now, evaluations included.
+        number_is_set: whether a client has set the number of workers, so that it does not follow the load.
+        number_use: calls whose results depend on the number of workers.
         step_rate: limit of the steps per second of all calls; None without one.
     """
 
@@ -112,6 +115,8 @@ class PoolParts:
         self.episode_log = EpisodeLog(settings.metrics)
         self.counters = Counters()
         self.num_calls = 0
+        self.number_is_set = False
+        self.number_use = NumberUse()
         steps_per_second = settings.quota.steps_per_second
         self.step_rate = _StepRate(steps_per_second) if steps_per_second else None
 
@@ -152,6 +157,29 @@ class PoolParts:
             expected = f"at most {num_workers}, the number of workers"
             raise InvalidValueError.of("min_healthy_workers", expected=expected, got=min_healthy)
         await self.workers.start(num_workers)
+
+
+class NumberUse:
+    """Uses of the number of workers, by calls whose results depend on it."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._num_uses = 0
+        self._ended_at = -math.inf
+
+    @contextlib.contextmanager
+    def using(self) -> Iterator[None]:
+        """Record a use for the duration of the block."""
+        self._num_uses += 1
+        try:
+            yield
+        finally:
+            self._num_uses -= 1
+            self._ended_at = time.monotonic()
+
+    def is_recent(self, seconds: float) -> bool:
+        """Whether there is a use, or one has ended within this time."""
+        return self._num_uses > 0 or time.monotonic() - self._ended_at < seconds
 
 
 class _StepRate:

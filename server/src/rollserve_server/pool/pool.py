@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import logging
 import time
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING
 from rollserve_server.admission import NEVER_STALLED, Receiver
 from rollserve_server.agents import kind_of, policy_versions
 from rollserve_server.envs import pickle_uniform_boxes
-from rollserve_server.errors import DomainError, NotReadyError
+from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError
 from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.samplings import Samplings
 from rollserve_server.pool.calls.stream import Streams
 from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.pool.parts import PoolParts, decide, reloaded
 from rollserve_server.pool.requests import ANY_VERSIONS
+from rollserve_server.pool.resizing import Resizing
 from rollserve_server.pool.results import PoolStatus, WorkerStatus
 from rollserve_server.pool.saving import journal_header, journal_state, restore_into, save, settings_of, take_over
+from rollserve_server.pool.scaler import Scaler
 from rollserve_server.pool.takeover import check_left, reconcile
 from rollserve_server.pool.versions.agent_updates import AgentQueries
 from rollserve_server.pool.versions.env_calls import EnvCalls
@@ -30,6 +33,7 @@ from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from rollserve_server.envs import MethodCall, VideoForm
     from rollserve_server.pool.accounts import Account
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
         Progress,
         StreamRound,
     )
+    from rollserve_server.pool.scaler import Granting
     from rollserve_server.pool.state.saved_sampler import SavedSampler
     from rollserve_server.pool.versions.env_videos import RenderedEnv
     from rollserve_server.settings import PoolSettings
@@ -83,6 +88,8 @@ class Pool:
         self._env, self._first_settings = env, parts.settings
         self.is_taken_over = is_taken_over
         self._refusal: DomainError | None = None
+        self._scaler: Scaler | None = None
+        self._granting: Granting | None = None
         self._beginning_again = asyncio.Lock()
         self._use(parts)
 
@@ -95,6 +102,8 @@ class Pool:
         self._evaluations = Evaluations(parts)
         self._env_calls = EnvCalls(parts.versions, parts.settings)
         self._env_videos = EnvVideos(parts.versions, parts.settings)
+        self._resizing = Resizing(parts, self._samplings)
+        self._scale()
         self._started = time.monotonic()
         if self._refusal is not None:  # it came while the parts were prepared
             self._refuse(self._refusal)
@@ -107,6 +116,20 @@ class Pool:
         self._evaluations.use_limits()
         self._env_calls.allow = settings.allow
         self._env_videos.limits = settings.rendering
+
+    def scale_within(self, granting: Granting) -> None:
+        """Have the number of workers follow the load, if settings ask for that, within what a function grants."""
+        self._granting = granting
+        self._scale()
+
+    def _scale(self) -> None:
+        self._end_scaling()
+        if self._granting is not None:
+            self._scaler = Scaler(self._parts, self._resizing, self._granting)
+
+    def _end_scaling(self) -> None:
+        if self._scaler is not None:
+            self._scaler.close()
 
     @property
     def num_workers(self) -> int:
@@ -177,6 +200,8 @@ class Pool:
 
     async def close(self, *, keep: bool = False) -> None:
         """End the workers, or leave them to the next server. Running calls fail."""
+        async with self._not_scaling():
+            self._end_scaling()
         self._samplings.end_prefetch(drop=True)
         if keep:
             self._parts.workers.hand_over()
@@ -186,6 +211,7 @@ class Pool:
 
     def abandon(self) -> None:
         """Ask nothing more of workers and journal, whose backend is lost."""
+        self._end_scaling()
         self._parts.workers.abandon()
         self._parts.journal.abandon()
 
@@ -414,7 +440,8 @@ class Pool:
         """Change the number of workers: add some behind the last one, or remove the workers with the highest indices.
 
         Returns once added workers hold all that the others do, or once calls that begin do not use removed workers.
-        Calls that run keep the workers that they began with; only then these are closed.
+        Calls that run keep the workers that they began with; only then these are closed. From then on the number does
+        not follow the load.
 
         Args:
             num_workers: the new number.
@@ -428,24 +455,26 @@ class Pool:
             WorkerLostError: a worker did not start in time. Nothing has changed then.
         """
         self._check_open()
-        parts, workers = self._parts, self._parts.workers
-        workers.check_number(num_workers)
-        async with parts.versions.changing_envs, parts.versions.updating:
-            previous = len(workers)
-            if num_workers != previous:
-                parts.versions.check_alike()
-                parts.env_updates.check_room(num_workers)
-                async with workers.starting(range(previous, num_workers)) as added:
-                    self._samplings.end_prefetch(drop=True)
-                    # Nothing is awaited from here on, so that no call begins with a part of the change; and workers
-                    # hear what they can forget before they are closed. What is kept from call to call depends on all
-                    # workers, and ends.
-                    parts.sequences.drop_kept()
-                    parts.row_sequences.drop_all()
-                    workers.resize(num_workers, added)
-                _log.info("pool resized", extra={"workers": num_workers, "previous": previous})
-        await parts.journal.write()
-        return previous
+        async with self._not_scaling():
+            return await self._resizing.resize(num_workers)
+
+    async def follow_load(self) -> int:
+        """Have the number of workers follow the load again, if settings permit; return the present number.
+
+        Raises:
+            InvalidValueError: the number is not to follow the load.
+        """
+        self._check_open()
+        if self._scaler is None or self._scaler.status is None:
+            expected = "at least 1, because the number does not follow the load without --min-workers"
+            raise InvalidValueError.of("worker_count", expected=expected, got=0)
+        async with self._not_scaling():
+            await self._resizing.follow_load()
+        return self.num_workers
+
+    def _not_scaling(self) -> AbstractAsyncContextManager[None]:
+        """Leave the number of workers to whoever changes it in the block."""
+        return contextlib.nullcontext() if self._scaler is None else self._scaler.paused()
 
     async def acting_version(self, options: SamplingOptions, num_workers: int | None = None) -> int:
         """Return the version of the agent that would act in calls with these options now.
@@ -563,6 +592,8 @@ class Pool:
             min_healthy_workers=parts.settings.health.min_healthy_workers,
             profiles=parts.env_updates.profiles.descriptions,
             policies=policy_versions(agent[0]) if agent is not None else {},
+            busy_seconds=parts.workers.load.busy_seconds,
+            scaling=None if self._scaler is None else self._scaler.status,
         )
 
     def _next_index(self) -> int:

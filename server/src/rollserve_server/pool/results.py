@@ -216,6 +216,27 @@ class WorkerStatus(WorkerTotals):
 
 
 @dataclass(frozen=True)
+class ScalingStatus:
+    """How the number of workers follows the load.
+
+    Attributes:
+        min_workers: least number of workers.
+        max_workers: greatest number of workers.
+        num_wanted: number that the present load asks for.
+        held_by: what would end or differ with another number, so that it stays; empty if nothing would.
+        num_grown: number of times that workers were added.
+        num_shrunk: number of times that workers were removed.
+    """
+
+    min_workers: int
+    max_workers: int
+    num_wanted: int
+    held_by: str
+    num_grown: int
+    num_shrunk: int
+
+
+@dataclass(frozen=True)
 class PoolStatus:
     """The state of a pool.
 
@@ -238,6 +259,8 @@ class PoolStatus:
         min_healthy_workers: number of workers that must be healthy for a call or an update to begin.
         profiles: environments that clients may request by profiles.
         policies: current version of each policy by name, where the agent is policies by name.
+        busy_seconds: time in which workers have had orders, added up over all of them.
+        scaling: how the number of workers follows the load; None if it does not.
     """
 
     env_specs: Sequence[EnvSpec]
@@ -258,6 +281,8 @@ class PoolStatus:
     min_healthy_workers: int = 0
     profiles: Sequence[ProfileDescription] = ()
     policies: Mapping[str, int] = field(default_factory=dict)
+    busy_seconds: float = 0.0
+    scaling: ScalingStatus | None = None
 
     @property
     def packages(self) -> Mapping[str, str]:

@@ -114,6 +114,7 @@ def _header(parts: PoolParts) -> SavedHeader:
         max_episode_length=parts.settings.worker.max_episode_length,
         counters=dict(vars(parts.counters)),
         policy_version=parts.versions.agents.number,
+        number_is_set=parts.number_is_set,
     )
 
 
@@ -256,6 +257,7 @@ async def _adopt_agents(parts: PoolParts, number: int, left: SavedAgents) -> Non
 def _go_on(parts: PoolParts, saved: SavedSampler) -> None:
     """Begin with the row sequences and counters of a saved sampler."""
     parts.row_sequences.restore(saved.rows, saved.header.own)
+    parts.number_is_set = saved.header.number_is_set
     known = {field.name for field in dataclasses.fields(Counters)}
     parts.counters = Counters(**{name: value for name, value in saved.header.counters.items() if name in known})
 

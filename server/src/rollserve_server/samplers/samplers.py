@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -79,6 +80,11 @@ class Samplers:
         self._refusal: DomainError | None = None
         self._budget = _WorkerBudget(default.max_workers, lambda: {each.name: each.pool.num_workers for each in self})
         self._writing = asyncio.Lock()
+        self._scale(self.default)
+
+    def _scale(self, sampler: Sampler) -> None:
+        """Let the number of a sampler's workers follow its load, within what other samplers leave."""
+        sampler.pool.scale_within(functools.partial(self._budget.granting, sampler.name))
 
     @classmethod
     async def start(
@@ -225,11 +231,15 @@ class Samplers:
         await self._remove(sampler, _former(sampler, "which was deleted", Reason.SAMPLER_DELETED))
 
     async def resize(self, sampler: Sampler, num_workers: int) -> int:
-        """Change the number of a sampler's workers; return the previous one. Errors as of `Pool.resize`.
+        """Change the number of a sampler's workers; return the previous one. 0 has it follow the load.
+
+        Errors as of `Pool.resize` and `Pool.follow_load`.
 
         Raises:
             OverLimitError: also if all samplers together would have too many workers.
         """
+        if not num_workers:
+            return await sampler.pool.follow_load()
         with self._making_workers(sampler, num_workers):
             return await sampler.pool.resize(num_workers)
 
@@ -308,6 +318,7 @@ class Samplers:
             error.field = error.field.removeprefix("all_workers.")
             raise
         self._keeping[sampler] = asyncio.create_task(self._keep(sampler))
+        self._scale(sampler)
         if not adopt:
             try:
                 await self._write_directory()
@@ -450,6 +461,7 @@ class _Limits:
             update={
                 "workers": request.num_workers,
                 "max_workers": quota.num_workers,
+                "min_workers": pool.min_workers and min(pool.min_workers, request.num_workers),
                 "seed": request.seed,
                 "worker": pool.worker.model_copy(update=rows) if quota.num_rows else pool.worker,
                 "health": pool.health.model_copy(update={"min_healthy_workers": min_healthy}),
@@ -488,12 +500,8 @@ class _WorkerBudget:
         Raises:
             OverLimitError: all samplers together would have too many workers.
         """
-        numbers = dict(self._num_workers())
-        for name, number in self._reserved:
-            numbers[name] = max(number, numbers.get(name, 0))
-        others = sum(number for name, number in numbers.items() if name != sampler)
-        if is_checked and num_workers > numbers.get(sampler, 0) and others + num_workers > self._max_workers:
-            left = max(self._max_workers - others, 0)
+        left = self._left_for(sampler)
+        if is_checked and num_workers > max(left, self._numbers().get(sampler, 0)):
             expected = f"at most {left}, because all samplers together have at most {self._max_workers} (--max-workers)"
             raise OverLimitError.of("worker_count", expected=expected, got=num_workers, reason=Reason.TOO_MANY_WORKERS)
         reservation = sampler, num_workers
@@ -502,3 +510,21 @@ class _WorkerBudget:
             yield
         finally:
             self._reserved.remove(reservation)
+
+    @contextlib.contextmanager
+    def granting(self, sampler: str, num_workers: int) -> Iterator[int]:
+        """Count up to this many workers for a sampler during the block; yield how many it may have."""
+        granted = min(num_workers, self._left_for(sampler))
+        with self.reserving(sampler, granted):
+            yield granted
+
+    def _left_for(self, sampler: str) -> int:
+        """Return the number of workers that a sampler may have beside the others."""
+        others = sum(number for name, number in self._numbers().items() if name != sampler)
+        return max(self._max_workers - others, 0)
+
+    def _numbers(self) -> Mapping[str, int]:
+        numbers = dict(self._num_workers())
+        for name, number in self._reserved:
+            numbers[name] = max(number, numbers.get(name, 0))
+        return numbers

@@ -390,14 +390,31 @@ class PoolSettings(Group):
     """Settings of a pool."""
 
     workers: int | None = Field(
-        default=None, ge=1, le=10_000, description="Number of workers. Without it, one for each core."
+        default=None,
+        ge=1,
+        le=10_000,
+        description="Number of workers; with --min-workers, at the start. Without it, --min-workers, or else one for "
+        "each core.",
     )
     max_workers: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
-        description="Number of workers that clients may ask for with ResizePool, of all samplers together. Without it, "
-        "four for each core, or as many as there are at the start if that is more.",
+        description="Number of workers that clients may ask for with ResizePool, and that a sampler may grow to, of "
+        "all samplers together. Without it, four for each core, or as many as there are at the start if that is more.",
+    )
+    min_workers: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="Least number of workers of a sampler that grows with its load, up to --max-workers, or its quota, "
+        "and shrinks when it is idle. Needs --max-workers. Without it, the number stays until a client changes it.",
+    )
+    scale_down_seconds: float = Field(
+        default=300.0,
+        gt=0,
+        le=1e6,
+        description="How long fewer workers have to be enough before a sampler with --min-workers gives the others up.",
     )
     seed: int | None = Field(
         default=None,
@@ -423,4 +440,17 @@ class PoolSettings(Group):
         num_workers = info.data.get("workers")
         if value is not None and num_workers is not None and value < num_workers:
             raise ValueError(f"expected at least {num_workers}, the number of workers")
+        return value
+
+    @field_validator("min_workers")
+    @classmethod
+    def _check_min_workers(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is None:
+            return None
+        if info.data.get("max_workers") is None:
+            raise ValueError("expected --max-workers, too")
+        for name in ("workers", "max_workers"):
+            limit = info.data.get(name)
+            if limit is not None and value > limit:
+                raise ValueError(f"expected at most {limit}, as {name} says")
         return value

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.envs import ProfileDescription
     from rollserve_server.gateway.messages.environments import PrivateArguments
-    from rollserve_server.pool import PoolStatus, WorkerStatus
+    from rollserve_server.pool import PoolStatus, ScalingStatus, WorkerStatus
     from rollserve_server.samplers import Sampler
 
 
@@ -75,6 +75,16 @@ def status_to_proto(
         quota=_quota_to_proto(sampler.quota),
         agents=status.env.agents,
         packages=status.packages,
+        scaling=None if status.scaling is None else _scaling_to_proto(status.scaling),
+    )
+
+
+def _scaling_to_proto(scaling: ScalingStatus) -> pb.Scaling:
+    return pb.Scaling(
+        min_worker_count=scaling.min_workers,
+        max_worker_count=scaling.max_workers,
+        wanted_worker_count=scaling.num_wanted,
+        held_by=scaling.held_by,
     )
 
 

@@ -247,6 +247,7 @@ class Call(ABC, Generic[_O, _R]):
             ):
                 await self._prepare(worker, handle)
                 in_flight.append(submit(handle, order))  # type: ignore[arg-type]  # each _O is an order for an _R
+                self._parts.workers.load.add(self._slots[worker], in_flight[-1].report)
             if not in_flight:
                 if self.turn.is_paused:
                     await self.turn.begun()

@@ -229,6 +229,8 @@ class Samplings:
         workforce = stack.enter_context(parts.workers.using_workforce())
         check_num_workers(request.num_workers, len(workforce))
         parts.selection.check_num_workers(policy_version, env_version, len(workforce))
+        if request.num_workers is not None or isinstance(request.target, Exactly):
+            stack.enter_context(parts.number_use.using())
         if stream is not None:
             request = dataclasses.replace(request, target=stream.target(len(workforce) * description.num_rows))
         if isinstance(request.target, Fragments):
@@ -331,7 +333,7 @@ class Samplings:
                 return stream.complete_rows(call)
             return self._parts.row_sequences.complete(call.sequence, call.reached())
         sequence = call.sequence
-        self._parts.sequences.keep(sequence)
+        self._parts.sequences.keep(sequence, self._parts.workers.workforce)
         if call.own is not None:
             # The units of an exact call begin where its workers do, so no other call continues them.
             is_exact = isinstance(sequence.placement, PerWorker)

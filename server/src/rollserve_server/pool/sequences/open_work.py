@@ -117,6 +117,17 @@ class OpenSequence(OpenWork[Order, Report]):
         self.claim_names = itertools.count()
         self.begun_at: dict[int, float] = {}
 
+    def extend(self, workforce: Workforce) -> bool:
+        """Let workers be used that were added to those of the sequence; return false if not all of those are left."""
+        if not workforce.begins_with(self.workforce):
+            return False
+        num_added = len(workforce) - len(self.workforce)
+        self.workforce = workforce
+        self.handles += [None] * num_added
+        self.in_flight = [*self.in_flight, *(deque() for _ in range(num_added))]
+        self.held_steps += [0] * num_added
+        return True
+
     def cancel(self, worker: int, indices: range) -> None:
         """Have a worker drop episodes that another one has finished or delivered."""
         self.cancellations.setdefault(worker, Cancellations()).add(indices)

@@ -67,6 +67,11 @@ class RowSequence:
             self._moved = None
         return self._state
 
+    @property
+    def has_moved(self) -> bool:
+        """Whether the rows have made steps."""
+        return self._moved is not None or self._state.current.clock > 0
+
     def move(self, num_row_steps: int, progress: Sequence[Collection[RowProgress]]) -> None:
         """Record what a call has reported of the rows; see `Checkpoint.after`.
 
@@ -285,6 +290,10 @@ class RowSequences:
                 self._give_up_rows(sequence)
         self._were_dropped |= bool(self._kept)
         self._kept.clear()
+
+    def is_under_way(self, env_version: int) -> bool:
+        """Whether rows of a version of the environments have made steps from which calls can go on, or a call runs."""
+        return any(each.is_busy or (each.kind.env_version == env_version and each.has_moved) for each in self._kept)
 
     def states(self) -> list[SavedRowSequence]:
         """Return where the rows stand that have made steps, for the journal."""

@@ -160,10 +160,10 @@ class Sequences:
             found = OpenSequence(spec, placement, Ledger(first_index), workforce)
         return found
 
-    def keep(self, sequence: OpenSequence) -> None:
-        """Take back the sequence of a completed call."""
-        # No other call continues exact episodes, or episodes of an old workforce.
-        if isinstance(sequence.placement, PerWorker) or not sequence.workforce.is_current:
+    def keep(self, sequence: OpenSequence, workforce: Workforce) -> None:
+        """Take back the sequence of a completed call, for the next one, which has this workforce."""
+        # No other call continues exact episodes, or episodes of removed workers.
+        if isinstance(sequence.placement, PerWorker) or not sequence.extend(workforce):
             self._supersede(sequence)
         else:
             self._keep(sequence)
@@ -194,6 +194,11 @@ class Sequences:
         """
         self._dropped.num_cancelled += sequence.num_held_steps + num_discarded_steps
         self._close(sequence, cancelled=True)
+
+    def extend(self, workforce: Workforce) -> None:
+        """Let workers be used for kept sequences that were added behind the present ones."""
+        for kept in self._kept:
+            kept.extend(workforce)
 
     def drop_kept(self) -> None:
         """Close all kept sequences."""

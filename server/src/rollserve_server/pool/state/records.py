@@ -291,6 +291,7 @@ def _header_to_proto(header: SavedHeader) -> pb.SavedHeader:
         max_episode_length=header.max_episode_length or 0,
         counters=header.counters,
         policy_version=header.policy_version,
+        worker_count_is_set=header.number_is_set,
     )
     if header.own is not None:
         message.own_seed, message.sequence_seed_count = header.own.seed, header.own.num_drawn
@@ -321,6 +322,7 @@ def _header_from_proto(header: pb.SavedHeader, *, in_journal: bool) -> SavedHead
         max_episode_length=_length_from_proto(header.max_episode_length),
         counters=counters,
         policy_version=header.policy_version,
+        number_is_set=header.worker_count_is_set,
         own=None if in_journal else _own_from_proto(header),
         pool=SavedPool(
             [record_from_message(WorkerTotals, each) for each in pool.workers],

@@ -86,6 +86,7 @@ class SavedHeader:
             limit.
         counters: totals of its calls, by the attributes of `Counters`.
         policy_version: number of the current version of the agents; 0 before there is one.
+        number_is_set: whether a client has set the number of workers, so that it does not follow the load.
         own: sequences of whole episodes that calls without a seed continue; None in a journal.
         pool: the workers, and what is kept; None in a file.
     """
@@ -97,6 +98,7 @@ class SavedHeader:
     max_episode_length: int | None
     counters: Mapping[str, int]
     policy_version: int
+    number_is_set: bool = False
     own: SavedOwnSequences | None = None
     pool: SavedPool | None = None
 

@@ -198,13 +198,20 @@ class Versions:
         await self.prepare(index, worker)
 
     async def prepare(
-        self, index: int, worker: WorkerHandle, *, may_lack: bool = False, must_lack: bool = False
+        self,
+        index: int,
+        worker: WorkerHandle,
+        *,
+        only_envs: bool = False,
+        may_lack: bool = False,
+        must_lack: bool = False,
     ) -> None:
         """Install all versions that a worker lacks, also versions that are accepted meanwhile.
 
         Args:
             index: index of the worker.
             worker: the worker, which is new or of an earlier server.
+            only_envs: whether to leave out the agents, which another call installs.
             may_lack: whether the worker may lack what no call uses now, which is left out while an update waits.
             must_lack: whether that is left out in any case. `complete` installs it when a call needs it.
 
@@ -219,6 +226,8 @@ class Versions:
         while missing := {name: value for name, value in self._required().items() if held.get(name) is not value}:
             is_lean = may_lack and (must_lack or bool(self._pending))
             wanted = [name for name in missing if not is_lean or self._is_needed(name)]
+            if only_envs:
+                wanted = [name for name in wanted if name[0] == "env"]
             if not wanted:
                 break
             name = min(wanted)

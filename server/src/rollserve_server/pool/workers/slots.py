@@ -42,6 +42,7 @@ class WorkerSlot:
         was_ended: whether the last new worker ended while it was given what the others hold.
         is_excused: whether the loss of the worker is excused, because it ran work that has cost other workers.
         num_simulated_steps: steps that all workers of the slot have simulated.
+        num_orders: number of orders of all calls that the worker has not answered.
     """
 
     index: int
@@ -58,6 +59,7 @@ class WorkerSlot:
     was_ended: bool = False
     is_excused: bool = False
     num_simulated_steps: int = 0
+    num_orders: int = 0
 
     @property
     def totals(self) -> WorkerTotals:
@@ -72,12 +74,10 @@ class Workforce:
 
     Attributes:
         slots: the slots.
-        is_current: whether calls that begin now get this workforce.
         num_calls: number of calls that use the workforce, so that its workers have to stay.
     """
 
     def __init__(self, slots: Sequence[WorkerSlot]) -> None:
-        self.is_current = True
         self.num_calls = 0
         self.slots = tuple(slots)
 
@@ -87,6 +87,10 @@ class Workforce:
     def has(self, slot: WorkerSlot) -> bool:
         """Whether a slot belongs to the workforce."""
         return slot.index < len(self.slots) and self.slots[slot.index] is slot
+
+    def begins_with(self, other: Workforce) -> bool:
+        """Whether the workforce has all slots of another one, and maybe more behind them."""
+        return self.slots[: len(other)] == other.slots
 
     def can_do_without(self, index: int) -> bool:
         """Whether other workers, healthy or still to come, can do the work of one that did not become ready."""

@@ -21,6 +21,7 @@ from rollserve_server.errors import (
 from rollserve_server.futures import failure_of, in_background
 from rollserve_server.pool.accounts import WorkerTotals
 from rollserve_server.pool.workers.liveness import wait_for_loss
+from rollserve_server.pool.workers.load import Load
 from rollserve_server.pool.workers.restarts import Restarts
 from rollserve_server.pool.workers.slots import WorkerSlot, Workforce
 from rollserve_server.sampling import Worker, WorkerIdentity
@@ -55,6 +56,7 @@ class Workers(Sequence[WorkerSlot]):
         workforce: the slots that calls get which begin now.
         leaving: slots that are not part of it any more, and stay until no call uses them.
         departed: totals of slots that are gone.
+        load: how long the slots have had orders.
         is_closed: whether no worker is watched, replaced or removed any more.
     """
 
@@ -83,6 +85,7 @@ class Workers(Sequence[WorkerSlot]):
         # Set whenever a call has ended; whoever waits clears it.
         self._unused = asyncio.Event()
         self.departed = WorkerTotals()
+        self.load = Load()
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -301,38 +304,42 @@ class Workers(Sequence[WorkerSlot]):
 
     @contextlib.asynccontextmanager
     async def starting(self, indices: range) -> AsyncGenerator[Sequence[WorkerSlot], None]:
-        """Start workers behind the last one, with all that the others hold. They are ended if the block fails.
-
-        Raises:
-            WorkerLostError: a worker did not start in time, or cannot be given what the others hold.
-        """
+        """Start workers behind the last one. Those that have not joined the others when the block ends are ended."""
         slots: list[WorkerSlot] = []
-        tasks: list[asyncio.Task[None]] = []
         self._starting = slots
         try:
             for index in indices:
                 slots.append(self._new_slot(index))
-                tasks.append(asyncio.create_task(self._start(slots[-1], is_added=True)))
                 await asyncio.sleep(0)  # creating many takes a while, in which others are served
-            await asyncio.gather(*tasks)
             yield slots
-        except BaseException:
+        finally:
             self._starting = ()
-            for task in tasks:
-                task.cancel()
-            replacing = [self._replacing.pop(slot) for slot in slots if slot in self._replacing]
+            left = [slot for slot in slots if not self.workforce.has(slot)]
+            replacing = [self._replacing.pop(slot) for slot in left if slot in self._replacing]
             for task in replacing:
                 task.cancel()
-            await asyncio.gather(*tasks, *replacing, return_exceptions=True)
-            await asyncio.gather(*(_close(slot.handle) for slot in slots if slot.healthy))
-            for slot in slots:
+            await asyncio.gather(*replacing, return_exceptions=True)
+            await asyncio.gather(*(_close(slot.handle) for slot in left if slot.healthy))
+            for slot in left:
                 slot.handle.kill()
-            raise
-        self._starting = ()
+
+    async def started(self, slot: WorkerSlot) -> None:
+        """Wait until the worker of a starting slot has started; raise WorkerLostError if it does not in time."""
+        slot.identity = await self._identify(slot.index, slot.handle)
+
+    async def give_what_others_hold(self, slot: WorkerSlot, *, only_envs: bool = False) -> None:
+        """Give a worker that has started what the others hold, or their environments alone.
+
+        Raises:
+            WorkerLostError: the worker is lost, or refuses it.
+            SamplerLostError: the sampler belongs to another server.
+        """
+        with giving_what_others_hold(slot.index):
+            await self._prepare(slot.index, slot.handle, only_envs=only_envs)
+        slot.healthy = not only_envs
 
     def resize(self, num_workers: int, added: Sequence[WorkerSlot]) -> None:
         """Give calls that begin now the first slots and the added ones. The others leave once no call uses them."""
-        self.workforce.is_current = False
         self._old_workforces.append(self.workforce)
         self.leaving += self._slots[num_workers:]
         self._slots = [*self._slots[:num_workers], *added]
@@ -432,15 +439,11 @@ class Workers(Sequence[WorkerSlot]):
         self.lose(index, handle, error)
         handle.kill(error)
 
-    async def _start(self, slot: WorkerSlot, *, is_added: bool = False) -> None:
-        """Wait for the slot's worker to start, and give it what the others hold. It is killed if that fails.
+    async def _start(self, slot: WorkerSlot) -> None:
+        """Wait for the slot's next worker to start, and give it what the others hold. It is killed if that fails.
 
-        A worker that replaces another gets only what calls use now while an update waits, or if more has ended the last
-        one: what ends workers must not keep out the update that replaces it.
-
-        Args:
-            slot: the slot.
-            is_added: whether the slot is new, too.
+        It gets only what calls use now while an update waits, or if more has ended the last one: what ends workers must
+        not keep out the update that replaces it.
 
         Raises:
             WorkerLostError: the worker did not start in time, or cannot be given what the others hold.
@@ -448,7 +451,7 @@ class Workers(Sequence[WorkerSlot]):
         """
         try:
             identity = await self._identify(slot.index, slot.handle)
-            may_lack = not is_added and not slot.has_refused
+            may_lack = not slot.has_refused
             slot.has_refused, slot.was_ended, must_lack = False, True, slot.was_ended
             try:
                 with giving_what_others_hold(slot.index):
