@@ -65,6 +65,7 @@ EVERYTHING: Document = {
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
         },
     ],
+    "persistence": {"accessMode": "ReadWriteMany"},
     "autoscaling": {"enabled": True},
     "gcsFaultTolerance": {
         "redisAddress": "redis:6380",
@@ -320,6 +321,19 @@ def test_several_gateways_have_settings_volumes_and_addresses_of_their_own() -> 
         chosen = of_kind(documents, "Service")[name]["spec"]["selector"]
         assert chosen.items() <= labels.items()
         assert chosen["gateway"] == name.removeprefix("rollserve-")
+
+
+@needs_helm
+def test_next_gateway_stands_by_unless_its_volume_is_for_one_node() -> None:
+    def strategies(documents: list[Document]) -> set[str]:
+        return {each["spec"]["strategy"]["type"] for each in of_kind(documents, "Deployment").values()}
+
+    assert strategies(the_manifest()) == {"Recreate"}
+    assert strategies(everything()) == strategies(rendered("bare")) == {"RollingUpdate"}
+    assert all(
+        each["spec"]["accessModes"] == ["ReadWriteMany"]
+        for each in of_kind(everything(), "PersistentVolumeClaim").values()
+    )
 
 
 @needs_helm
