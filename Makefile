@@ -8,7 +8,7 @@ PACKAGES := --editable 'client[compression,data,top,video]' --editable 'server[a
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-client demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges coverage check schemas docs docs-clients docs-serve test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos blocking scopes walks serve lock audit sbom release clean
+.PHONY: help setup setup-client demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges coverage check schemas docs docs-clients docs-serve test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos blocking scopes walks manifest serve lock audit sbom release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-32s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ $(VENV)-client/ready: constraints.txt client/pyproject.toml
 		--build-constraint constraints.txt --editable 'client[compression,top]'
 	@touch $@
 
-$(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.toml conformance/pyproject.toml
+$(READY): .ci/helm.py constraints.txt pyproject.toml client/pyproject.toml server/pyproject.toml conformance/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
 	@# Debian packs the module that makes virtual environments separately.
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install -y python3-venv; } \
@@ -34,6 +34,7 @@ $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.
 	@echo 'Installing the server, the client and all tools into $(VENV): 3.0 GB, in one to ten minutes.'
 	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
 		--build-constraint constraints.txt $(PACKAGES)
+	$(BIN)/python .ci/helm.py
 	@touch $(READY)
 
 demo: $(READY) ## start a server and learn CartPole through it
@@ -150,6 +151,11 @@ scopes: $(READY) ## write the table of scopes in docs/access.md from a server's 
 walks: $(READY) ## make calls, and write which modules they pass into docs/walks.md
 	PYTHONPATH=tests/helpers $(BIN)/python -m walks
 
+manifest: $(READY) ## write deploy/kubernetes/rollserve.yaml from the chart in deploy/helm
+	mkdir -p build
+	deploy/kubernetes/manifest.sh $(BIN)/helm > build/manifest.yaml
+	mv build/manifest.yaml deploy/kubernetes/rollserve.yaml
+
 serve: $(READY) ## serve CartPole at 127.0.0.1:50051; OPTIONS='--env …' for something else
 	$(BIN)/rollserve-server $(or $(OPTIONS),--env CartPole-v1)
 
@@ -164,7 +170,7 @@ lock: ## write constraints.txt with the newest versions that the projects allow
 	rm -rf $(VENV)-lock
 	$(MAKE) requirements.lock
 
-requirements.lock: constraints.txt client/pyproject.toml server/pyproject.toml ## write the hashes of the images' packages
+requirements.lock: constraints.txt client/pyproject.toml server/pyproject.toml ## write the hashes of the images' packages, also for GPUs
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/pip install --quiet uv

@@ -1,6 +1,8 @@
 """Make a release: change the version everywhere, and build all artefacts into `dist`. Nothing is published.
 
-release.py VERSION [PART]…    # `make release VERSION=0.3.0`; parts: python, typescript, java, cpp, protos, sbom, images
+release.py VERSION [PART]…    # `make release VERSION=0.3.0`
+
+Parts are python, typescript, java, cpp, protos, chart, sbom and images.
 
 The commands that publish are printed at the end, for a maintainer to run.
 """
@@ -34,7 +36,12 @@ _PLACES = {
     r'|^    "": \{\n      "name": "rollserve",\n      "version": "(.*)",$',
     "CITATION.cff": r"^version: (.*)$",
     "Dockerfile": r"org\.opencontainers\.image\.version=(\S+) ",
-    "deploy/kubernetes/rollserve.yaml": r"image: rollserve-server:(\S+)$",
+    "docker-compose.yml": r"image: rollserve-\w+:\$\{ROLLSERVE_VERSION:-(\S+)\}$",
+    "deploy/helm/Chart.yaml": r"^(?:version|appVersion): (\S+)$",
+    "deploy/kubernetes/rollserve.yaml": r'image: "rollserve-server:(\S+)"$',
+    "docs/deployment.md": r"rollserve-server:([\d.]+)",
+    "docs/python-agents.md": r"rollserve-(?:server|worker):([\d.]+)",
+    "docs/testing.md": r"rollserve-server:([\d.]+)",
 }
 """Files that have the version, and a pattern whose groups are all places of it."""
 
@@ -113,6 +120,14 @@ def _build_protos(version: str) -> None:
     _pack(f"rollserve-protos-{version}", "protos/rollserve", "buf.yaml", "LICENSE")
 
 
+def _build_chart(version: str) -> None:
+    """Pack the chart, and name it unlike the package for npm."""
+    helm, folder = Path(sys.executable).with_name("helm"), _DIST / "chart"
+    _run(helm, "package", "--destination", folder, "deploy/helm", folder=_ROOT)
+    (folder / f"rollserve-{version}.tgz").rename(_DIST / f"rollserve-chart-{version}.tgz")
+    folder.rmdir()
+
+
 def _build_sbom(version: str) -> None:
     _run("make", "--silent", "sbom", folder=_ROOT)
     shutil.copy(_ROOT / "sbom.json", _DIST / f"rollserve-{version}-sbom.json")
@@ -134,6 +149,7 @@ _PARTS: Mapping[str, Callable[[str], None]] = {
     "java": _build_java,
     "cpp": _build_cpp,
     "protos": _build_protos,
+    "chart": _build_chart,
     "sbom": _build_sbom,
     "images": _build_images,
 }
@@ -145,7 +161,13 @@ Nothing is published. These commands do it, from this folder, after `git commit`
   npm publish dist/rollserve-{version}.tgz
   mvn --file client/java -Prelease,publish deploy
   buf push --label v{version}
-  for image in server worker trainer; do docker push rollserve-$image:{version}; done
+  export REGISTRY=…; helm push dist/rollserve-chart-{version}.tgz oci://$REGISTRY
+  build() {{
+    docker buildx build --push --sbom=true --provenance=mode=max --build-arg COMMIT=$(git rev-parse HEAD) "$@" .; }}
+  for image in server worker trainer; do
+    build --platform linux/amd64,linux/arm64 --target $image --tag $REGISTRY/rollserve-$image:{version}; done
+  for image in server worker; do
+    build --platform linux/amd64 --target $image-gpu --tag $REGISTRY/rollserve-$image:{version}-gpu; done
   gh release create v{version} dist/* --notes-file CHANGELOG.md
 """
 

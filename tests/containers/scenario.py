@@ -26,8 +26,9 @@ __all__ = ["Scenario"]
 
 ADDRESS = "127.0.0.1:50051"
 MAX_BYTES = 1_600_000_000
+MAX_CODE_BYTES = 20_000_000
 MAX_HEALTHY_SECONDS = 10.0
-_IMAGES = ("rollserve-server", "rollserve-worker", "rollserve-trainer")
+_IMAGES = tuple(f"rollserve-{target}:{rollserve.__version__}" for target in ("server", "worker", "trainer"))
 _STREAM_STEPS = 400_000
 
 
@@ -97,7 +98,15 @@ class Scenario:
             search = "for tool in cc gcc c++ clang ld as make; do command -v $tool; done; exit 0"
             found = engine.docker("run", "--rm", "--entrypoint", "sh", name, "-c", search).split()
             assert not found, f"{name}: {found}"
-        return f"below {MAX_BYTES / 1e9:.1f} GB, user 10001, no compiler, labels of version and commit"
+            layers = engine.docker(
+                "history", "--human=false", "--format", "{{.Size}} {{.CreatedBy}}", name
+            ).splitlines()
+            code, requirements = (int(each.split()[0]) for each in layers if "COPY /layer /" in each)
+            assert code < MAX_CODE_BYTES < requirements, f"{name}: layers of {code} and {requirements} bytes"
+        return (
+            f"below {MAX_BYTES / 1e9:.1f} GB, user 10001, no compiler, labels of version and commit, "
+            f"code in a layer below {MAX_CODE_BYTES / 1e6:.0f} MB"
+        )
 
     def start_alone(self) -> str:
         """Start the server's image with a Ray of its own, as confined as can be."""
@@ -115,7 +124,7 @@ class Scenario:
         for name, value in (("ENV", "CartPole-v1"), ("INSECURE", "true"), ("OBJECT_STORE_BYTES", "268435456")):
             options += ["--env", f"ROLLSERVE_{name}={value}"]
         began = time.monotonic()
-        container = self._engine.docker("run", "--detach", *options, "rollserve-server", "--workers", "2").strip()
+        container = self._engine.docker("run", "--detach", *options, _IMAGES[0], "--workers", "2").strip()
         try:
             self._wait_until_healthy(container)
             seconds = time.monotonic() - began

@@ -41,9 +41,9 @@ VOLUMES = ("authority", "client", "cluster", "gateway", "grafana")
 ServingStatus = HealthCheckResponse.ServingStatus
 
 
-def locked() -> dict[str, tuple[str, int]]:
-    """Return the packages of requirements.lock: their versions and numbers of hashes."""
-    text = (ROOT / "requirements.lock").read_text().replace("\\\n", " ")
+def locked(file: str = "requirements.lock") -> dict[str, tuple[str, int]]:
+    """Return the packages of a lock: their versions and numbers of hashes."""
+    text = (ROOT / file).read_text().replace("\\\n", " ")
     found = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -162,6 +162,12 @@ def test_cluster_asks_for_a_token() -> None:
         assert SERVICES[name]["environment"]["RAY_AUTH_MODE"] == "token"
 
 
+def test_own_images_have_the_version() -> None:
+    for name in OWN:
+        target = SERVICES[name]["build"]["target"]
+        assert SERVICES[name]["image"] == f"rollserve-{target}:${{ROLLSERVE_VERSION:-{rollserve.__version__}}}"
+
+
 def test_images_of_others_have_a_version() -> None:
     for name, service in SERVICES.items():
         if name not in OWN:
@@ -170,7 +176,7 @@ def test_images_of_others_have_a_version() -> None:
 
 def test_final_stages_run_as_a_user() -> None:
     of = {stage: base for base, stage in re.findall(r"^FROM (\S+) AS ([\w-]+)$", DOCKERFILE, re.MULTILINE)}
-    for target in ("server", "worker", "trainer"):
+    for target in ("server", "server-gpu", "worker", "worker-gpu", "trainer"):
         chain = [target]
         while chain[-1] in of:
             chain.append(of[chain[-1]])
@@ -199,6 +205,14 @@ def test_lock_has_hashes_of_the_versions_that_are_tested() -> None:
         assert versions.get(name) == version, f"{name}: run `make requirements.lock`"
         assert num_hashes, name
     assert "http" not in (ROOT / "requirements.lock").read_text()
+
+
+def test_lock_for_gpus_has_the_same_version_of_onnx_runtime() -> None:
+    packages, others = locked("requirements-gpu.lock"), locked()
+    assert packages["onnxruntime-gpu"][0] == others["onnxruntime"][0], "run `make requirements.lock`"
+    assert all(num_hashes for _, num_hashes in packages.values())
+    assert not packages.keys() & others.keys()
+    assert "http" not in (ROOT / "requirements-gpu.lock").read_text()
 
 
 @pytest.mark.parametrize(

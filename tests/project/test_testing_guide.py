@@ -59,7 +59,7 @@ def test_testcontainers_recipe_serves(monkeypatch: pytest.MonkeyPatch) -> None:
         target = f"{container.get_container_host_ip()}:{container.get_exposed_port(50051)}"
         with rollserve.connect(target) as sampler:
             assert sampler.status().env_version == 1
-    assert container.image == "rollserve-server"
+    assert container.image == f"rollserve-server:{rollserve.__version__}"
 
 
 class Engine:
