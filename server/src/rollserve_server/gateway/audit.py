@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from rollserve_server.agents import content_hash
-from rollserve_server.errors import shorten
 from rollserve_server.futures import in_request_thread
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ _STDERR = Path("-")
 _MODE = 0o600
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 """Statuses of RPCs that the client may not call, or not with this request."""
-_MAX_NAME = 200
-"""Characters of a name that the client chooses."""
 _COMPLAINT_SECONDS = 60.0
 
 
@@ -42,10 +39,14 @@ class AuditedRpc(Protocol):
     request_id: str
     connection: str
     principal: Principal | None
-    sampler: str
     began: float
     changes: dict[str, object]
     is_audited: bool
+
+    @property
+    def shown_sampler(self) -> str:
+        """Name of the sampler, as far as the log shows it."""
+        ...
 
 
 class AuditLog:
@@ -73,7 +74,7 @@ class AuditLog:
             "principal": rpc.principal.name if rpc.principal is not None else None,
             "peer": rpc.connection,
             "rpc": rpc.name,
-            "sampler": shorten(rpc.sampler, _MAX_NAME),
+            "sampler": rpc.shown_sampler,
             "decision": "refused" if status in _REFUSED else "allowed",
             "status": status,
             "reason": reason,

@@ -121,7 +121,7 @@ class Gateway:
         of_server = {rpc.name for rpc in RPCS if rpc.is_of_server} | {REFLECTION_RPC}
         access = Access(self._authentication, samplers.default.name, scopes, of_server)
         self._audit_log = None if settings.audit_log is None else AuditLog(settings.audit_log)
-        self._tracing = None if settings.tracing.otlp_endpoint is None else Tracing(settings.tracing)
+        self._tracing = None if settings.tracing.endpoint_of("traces") is None else Tracing(settings.tracing)
         self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics, access, self._audit_log, self._tracing)
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes, Traffic().num_received)
         rings = SamplerRings(settings.shared_memory_bytes, samplers.max_samplers)

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from rollserve_server import __version__
 from rollserve_server.metrics.collectors import EndedEpisodeCollector, ExpiryCollector, SamplerCollector
+from rollserve_server.metrics.figures import call_seconds, worker_seconds
 
 if TYPE_CHECKING:
     from rollserve_server.identity import Expiry
@@ -132,32 +133,11 @@ class Metrics:
             account: what became of all steps, and of the time.
         """
         labels = sampler, rpc
-        seconds = {
-            "queued": account.queued_seconds,
-            "paused": account.paused_seconds,
-            "waiting": max(account.waiting_seconds - account.paused_seconds, 0.0),
-            "sending": account.sending_seconds,
-        }
-        for phase, value in seconds.items():
+        for phase, value in call_seconds(account).items():
             self._call_seconds.labels(*labels, phase).inc(value)
         self._call_pauses.labels(*labels).inc(account.num_pauses)
         self._call_steps.labels(*labels, "delivered").inc(account.num_steps)
         for fate in _OTHER_FATES:
             self._call_steps.labels(*labels, fate).inc(getattr(account, f"num_{fate}_steps"))
-        for phase, value in _worker_seconds(account).items():
+        for phase, value in worker_seconds(account).items():
             self._worker_seconds.labels(*labels, phase).inc(value)
-
-
-def _worker_seconds(account: Account) -> dict[str, float]:
-    """Return the time of all workers in a call, by phase."""
-    sampling, environment, policy, encoding = (
-        sum(getattr(worker, f"{phase}_seconds") for worker in account.workers)
-        for phase in ("sampling", "environment", "policy", "encoding")
-    )
-    return {
-        "environment": environment,
-        "policy": policy,
-        "recording": max(sampling - environment - policy, 0.0),
-        "encoding": encoding,
-        "idle": max(len(account.workers) * account.elapsed_seconds - sampling - encoding, 0.0),
-    }

@@ -9,19 +9,17 @@ import gc
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pythonjsonlogger.json import JsonFormatter
-
 from rollserve_server import __version__
 from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostError
-from rollserve_server.metrics import MetricsListener
+from rollserve_server.metrics import MetricsListener, MetricsOnLoop
 from rollserve_server.serving.build import Extras, make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
+from rollserve_server.serving.logs import configure_logging
 from rollserve_server.serving.parent import PortFile, answering_control, end_with_parent
 from rollserve_server.serving.save_file import SaveFile
 from rollserve_wire.errors import mismatch
@@ -46,7 +44,6 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _LAST_SECONDS = 5.0
 """How long the server may take to end in order once its backend is lost."""
-_STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
@@ -59,7 +56,7 @@ def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
     process = settings.process
     gc.freeze()  # modules stay: collections would traverse them for 0.1 s each, and twice at the process's end
     (hold_on_to_memory if settings.pool.worker.hold_memory else give_back_memory)()
-    _configure_logging(process.log_level, process.log_json)
+    configure_logging(process.log_level, as_json=process.log_json)
     if process.end_with_parent is not None:
         end_with_parent(process.end_with_parent)
     fields = {"version": __version__, "env": settings.environment.env, "backend": process.backend}
@@ -69,8 +66,9 @@ def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
     try:
         with PortFile(process.port_file) as port_file:
             check_settings(settings)
-            asyncio.run(_serve(settings, thread, port_file, extras))
-        _log.info("ended")
+            with _sending_logs(settings):
+                asyncio.run(_serve(settings, thread, port_file, extras))
+                _log.info("ended")
     except (DomainError, OSError) as error:
         _log.error("cannot serve", extra={"error": str(error)})  # the text says all: no traceback
         status = 1
@@ -164,7 +162,7 @@ async def _serve_with(
     try:
         await gateway.start()
         async with (
-            _serving_metrics(settings.process.metrics_listen, gateway),
+            _serving_metrics(settings, gateway),
             save_file.saving(pool),
             answering_control(settings.process.control_fd, {"reset": reset, **extras.answers}),
         ):
@@ -211,17 +209,36 @@ def _timed(part: str, **fields: object) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _serving_metrics(address: str | None, gateway: Gateway) -> AsyncGenerator[None, None]:
-    """Serve the gateway's metrics at an address during the block, if there is one."""
-    if address is None:
+async def _serving_metrics(settings: Settings, gateway: Gateway) -> AsyncGenerator[None, None]:
+    """Serve the gateway's metrics, and send them to a collector, during the block, as far as the settings say so.
+
+    Both are closed in a thread, because the event loop reads the last metrics.
+    """
+    address, endpoint = settings.process.metrics_listen, settings.gateway.tracing.endpoint_of("metrics")
+    metrics = MetricsOnLoop(gateway.metrics.registry, asyncio.get_running_loop())
+    async with contextlib.AsyncExitStack() as stack:
+        if address is not None:
+            listener = MetricsListener(address, metrics)
+            _log.info("serving metrics", extra={"listen": listener.address})
+            stack.push_async_callback(asyncio.to_thread, listener.close)
+        if endpoint is not None:
+            from rollserve_server.serving.otlp import MetricsSender  # not before, because it imports OpenTelemetry
+
+            stack.push_async_callback(asyncio.to_thread, MetricsSender(endpoint, metrics).close)
+        yield
+
+
+@contextlib.contextmanager
+def _sending_logs(settings: Settings) -> Iterator[None]:
+    """Send the events of the block to a collector, too, if the settings say so."""
+    endpoint = settings.gateway.tracing.endpoint_of("logs")
+    if endpoint is None:
         yield
         return
-    listener = MetricsListener(address, gateway.metrics.registry)
-    _log.info("serving metrics", extra={"listen": listener.address})
-    try:
+    from rollserve_server.serving.otlp import sending_logs  # not before, because it imports OpenTelemetry
+
+    with sending_logs(endpoint):
         yield
-    finally:
-        await asyncio.to_thread(listener.close)  # the event loop answers requests that are under way
 
 
 async def _first_of(*futures: asyncio.Future[str]) -> str:
@@ -334,45 +351,3 @@ def _new_executor() -> concurrent.futures.ThreadPoolExecutor:
 def _end_at_once() -> None:
     logging.shutdown()
     os._exit(1)
-
-
-class _LineFormatter(logging.Formatter):
-    """A format of lines such as `2025-01-01 12:00:00 INFO    serving workers=2`."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        fields = {
-            key: value
-            for key, value in record.__dict__.items()
-            if key not in _STANDARD_FIELDS and not key.startswith("_")
-        }
-        return " ".join([super().formatMessage(record), *(f"{k}={_shown(v)}" for k, v in fields.items())])
-
-
-def _configure_logging(level: str, as_json: bool) -> None:
-    """Send all log events to stderr.
-
-    Args:
-        level: least important level of the server's own events, such as `INFO`; other packages log from `WARNING` on.
-        as_json: whether each line is a JSON object.
-    """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter(
-            "{asctime}{levelname}{name}{message}",
-            style="{",
-            rename_fields={"asctime": "time", "levelname": "level", "name": "logger", "message": "event"},
-            datefmt="%Y-%m-%dT%H:%M:%S%z",
-        )
-        if as_json
-        else _LineFormatter()
-    )
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("rollserve_server").setLevel(level)
-
-
-def _shown(value: Any) -> str:
-    text = str(value)
-    return text if text and text.isprintable() and " " not in text else repr(text)
