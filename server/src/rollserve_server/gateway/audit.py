@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 _STDERR = Path("-")
 _MODE = 0o600
+_NUM_EARLIER = 9  # files
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 """Statuses of RPCs that the client may not call, or not with this request."""
 _COMPLAINT_SECONDS = 60.0
@@ -52,13 +53,21 @@ class AuditedRpc(Protocol):
 class AuditLog:
     """Adds lines to the file, or to standard error."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_bytes: int | None = None) -> None:
         """Open the file.
+
+        Args:
+            path: path of the file; - for standard error.
+            max_bytes: size of the file from which on another one is begun; None for any.
 
         Raises:
             OSError: it cannot be opened.
         """
-        self._handler: logging.Handler = _Stderr(sys.stderr) if path == _STDERR else _File(path)
+        self._handler: logging.Handler
+        if path == _STDERR:
+            self._handler = _Stderr(sys.stderr)
+        else:
+            self._handler = _File(path) if max_bytes is None else _BoundedFile(path, max_bytes)
 
     def write(self, rpc: AuditedRpc, status: str, reason: str) -> None:
         """Write the line of an RPC that ends.
@@ -156,6 +165,16 @@ class _File(_Complaining, logging.handlers.WatchedFileHandler):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8")
+
+    def _open(self) -> IO[str]:  # type: ignore[override]
+        return _open(Path(self.baseFilename))
+
+
+class _BoundedFile(_Complaining, logging.handlers.RotatingFileHandler):
+    """A file that only the server's user reads. Once it is full, it is renamed, and the oldest of ten is removed."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        super().__init__(path, encoding="utf-8", maxBytes=max_bytes, backupCount=_NUM_EARLIER)
 
     def _open(self) -> IO[str]:  # type: ignore[override]
         return _open(Path(self.baseFilename))

@@ -120,7 +120,7 @@ class Gateway:
         scopes = {rpc.name: rpc.scope for rpc in RPCS} | {REFLECTION_RPC: Scope.STATUS}
         of_server = {rpc.name for rpc in RPCS if rpc.is_of_server} | {REFLECTION_RPC}
         access = Access(self._authentication, samplers.default.name, scopes, of_server)
-        self._audit_log = None if settings.audit_log is None else AuditLog(settings.audit_log)
+        self._audit_log = None if settings.audit_log is None else AuditLog(settings.audit_log, settings.audit_log_bytes)
         self._tracing = None if settings.tracing.endpoint_of("traces") is None else Tracing(settings.tracing)
         self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics, access, self._audit_log, self._tracing)
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes, Traffic().num_received)

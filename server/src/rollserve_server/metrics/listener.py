@@ -47,12 +47,19 @@ class MetricsListener:
 
 
 class MetricsOnLoop(Collector):
-    """Metrics that an event loop reads for other threads."""
+    """Metrics that an event loop reads for other threads, and some that the threads read themselves."""
 
-    def __init__(self, metrics: Collector, loop: asyncio.AbstractEventLoop) -> None:
-        """Read metrics on an event loop."""
+    def __init__(self, metrics: Collector, loop: asyncio.AbstractEventLoop, beside: Collector) -> None:
+        """Read metrics on an event loop.
+
+        Args:
+            metrics: the metrics.
+            loop: the event loop.
+            beside: metrics that may take long, which other threads read.
+        """
         self._metrics = metrics
         self._loop = loop
+        self._beside = beside
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics.
@@ -60,7 +67,8 @@ class MetricsOnLoop(Collector):
         Raises:
             TimeoutError: the event loop is busy, or has ended.
         """
-        return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(_READ_SECONDS)
+        read = asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(_READ_SECONDS)
+        return [*read, *self._beside.collect()]
 
     async def _read(self) -> Iterable[Metric]:
         return list(self._metrics.collect())

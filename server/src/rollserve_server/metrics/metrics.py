@@ -10,21 +10,35 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from rollserve_server import __version__
-from rollserve_server.metrics.collectors import EndedEpisodeCollector, ExpiryCollector, SamplerCollector
+from rollserve_server.metrics.collectors import (
+    EndedEpisodeCollector,
+    ExpiryCollector,
+    FolderCollector,
+    SamplerCollector,
+)
 from rollserve_server.metrics.figures import call_seconds, worker_seconds
 
 if TYPE_CHECKING:
+    from prometheus_client import Metric
+
     from rollserve_server.identity import Expiry
     from rollserve_server.pool import Account
     from rollserve_server.samplers import Sampler
 
-__all__ = ["Metrics", "RpcEnd"]
+__all__ = ["Metrics", "RpcEnd", "known_metrics"]
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 _OTHER_FATES = ("kept", "superseded", "cancelled", "lost", "idle", "discarded")
 """Fates of steps that are not delivered. An account has a count for each, such as `num_kept_steps`."""
+
+_SAVE_OUTCOMES = "saved", "failed"
+
+
+def known_metrics() -> list[Metric]:
+    """Return all metrics that servers have, without values of samplers and folders."""
+    return [family for each in (Metrics(()).registry, FolderCollector({})) for family in each.collect()]
 
 
 class RpcEnd:
@@ -93,6 +107,11 @@ class Metrics:
             ["sampler", "rpc", "fate"],
             registry=registry,
         )
+        self._saves = Counter(
+            "rollserve_saves", "Saves to --save-path, by outcome: saved or failed.", ["outcome"], registry=registry
+        )
+        for outcome in _SAVE_OUTCOMES:
+            self._saves.labels(outcome)
         self._worker_seconds = Counter(
             "rollserve_worker_seconds",
             "Time of all workers in successful calls, by phase: environment, policy, recording (steps as columns), "
@@ -118,6 +137,10 @@ class Metrics:
             self._seconds.labels(rpc, end.status).observe(time.perf_counter() - began)
             if end.reason:
                 self._errors.labels(rpc, end.reason).inc()
+
+    def count_save(self, *, is_saved: bool) -> None:
+        """Count a save of the default sampler, or an attempt that failed."""
+        self._saves.labels(_SAVE_OUTCOMES[not is_saved]).inc()
 
     def forget(self, sampler: str) -> None:
         """Drop what was counted for a sampler that does not exist any more."""

@@ -9,14 +9,16 @@ import gc
 import logging
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rollserve_server import __version__
 from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostError
-from rollserve_server.metrics import MetricsListener, MetricsOnLoop
+from rollserve_server.metrics import FolderCollector, MetricsListener, MetricsOnLoop
 from rollserve_server.serving.build import Extras, make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
 from rollserve_server.serving.logs import configure_logging
@@ -163,7 +165,7 @@ async def _serve_with(
         await gateway.start()
         async with (
             _serving_metrics(settings, gateway),
-            save_file.saving(pool),
+            save_file.saving(pool, gateway.metrics),
             answering_control(settings.process.control_fd, {"reset": reset, **extras.answers}),
         ):
             port_file.write(gateway.port)
@@ -190,7 +192,7 @@ async def _serve_with(
             samplers.abandon()
         else:
             if not is_lost:
-                await save_file.save(pool)
+                await save_file.save(pool, gateway.metrics)
             await samplers.close(keep=keep)
 
 
@@ -215,7 +217,9 @@ async def _serving_metrics(settings: Settings, gateway: Gateway) -> AsyncGenerat
     Both are closed in a thread, because the event loop reads the last metrics.
     """
     address, endpoint = settings.process.metrics_listen, settings.gateway.tracing.endpoint_of("metrics")
-    metrics = MetricsOnLoop(gateway.metrics.registry, asyncio.get_running_loop())
+    metrics = MetricsOnLoop(
+        gateway.metrics.registry, asyncio.get_running_loop(), beside=FolderCollector(_folders(settings))
+    )
     async with contextlib.AsyncExitStack() as stack:
         if address is not None:
             listener = MetricsListener(address, metrics)
@@ -226,6 +230,14 @@ async def _serving_metrics(settings: Settings, gateway: Gateway) -> AsyncGenerat
 
             stack.push_async_callback(asyncio.to_thread, MetricsSender(endpoint, metrics).close)
         yield
+
+
+def _folders(settings: Settings) -> dict[str, Path]:
+    """Return the folders that the server writes to, by the settings that name them."""
+    files = {"audit_log": settings.gateway.audit_log, "save_path": settings.process.save_path}
+    folders = {"data_dir": settings.gateway.data_dir, **{name: file and file.parent for name, file in files.items()}}
+    named = {name: folder for name, folder in folders.items() if folder is not None}
+    return {**named, "tmp": Path(tempfile.gettempdir())}
 
 
 @contextlib.contextmanager

@@ -238,6 +238,12 @@ class GatewaySettings(Group):
         description="A file to which a line of JSON is added for each RPC but health checks: who asked for what, and "
         "what became of it; - for standard error. It can be renamed while the server runs.",
     )
+    audit_log_bytes: int | None = Field(
+        default=None,
+        ge=4096,
+        description="Size of that file at which the server renames it, with .1 at its end, and begins another one. The "
+        "last nine are kept. Without it, any size.",
+    )
     insecure: bool = Field(
         default=False,
         description="Listen beyond this machine without TLS: everybody in the network can read connections, change "

@@ -252,8 +252,7 @@ class ProcessSettings(Group):
     )
     log_json: bool = Field(
         default=False,
-        description="Write the log as JSON objects, one a line: events, and each line that libraries and child processes "
-        "print.",
+        description="Write the log as JSON objects, one a line: events, and what libraries and child processes print.",
     )
 
 
