@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from click import Option
 
 from rollserve_server.cli import main
-from rollserve_server.metrics import Metrics
+from rollserve_server.metrics import known_metrics
 from rollserve_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ label `sampler`. [Watch a server](../metrics.md) says how to read them."""
 def server_pages() -> Iterator[tuple[str, str]]:
     """Yield the file and the text of each page."""
     yield "server-options.md", "\n\n".join([_ABOUT, *_groups()]) + "\n"
-    rows = [_metric(family) for family in Metrics(()).registry.collect()]
+    rows = [_metric(family) for family in known_metrics()]
     yield "metrics.md", "\n".join([_METRICS, "", "| metric | kind | meaning |", "|---|---|---|", *rows]) + "\n"
 
 

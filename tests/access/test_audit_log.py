@@ -133,9 +133,25 @@ def test_renamed_file_is_followed_by_another(audited: tuple[LocalServer, Path]) 
     assert (len(lines(renamed)), len(lines(path))) == (num_before, 2)
 
 
-def test_standard_error_can_have_the_lines(tmp_path: Path) -> None:
-    with serving(tmp_path, "--audit-log", "-", "--log-json") as server:
-        with rollserve.connect(server.address) as sampler:
+def test_full_file_is_followed_by_another(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    with (
+        serving(tmp_path, "--audit-log", str(path), "--audit-log-bytes", "4096") as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        for _ in range(60):
             sampler.status()
-        events = lines(tmp_path / "log")
+    found = [*tmp_path.glob("audit*")]
+    assert {path, tmp_path / "audit.1", tmp_path / "audit.2"} <= set(found)
+    assert sum(len(lines(each)) for each in found) == 60
+    assert all(each.stat().st_size <= 4096 and stat.S_IMODE(each.stat().st_mode) == 0o600 for each in found)
+
+
+def test_standard_error_can_have_the_lines(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "--audit-log", "-", "--log-json") as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        sampler.status()
+    events = lines(tmp_path / "log")
     assert [event["rpc"] for event in events if "decision" in event] == ["GetSampler"]

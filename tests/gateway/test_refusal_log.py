@@ -55,6 +55,8 @@ class Refused:
     request_id: str = "0"
     principal: Principal | None = None
     sees_all: bool = False
+    shown_sampler: str = "default"
+    began: float = 0.0
 
 
 async def test_many_peers_do_not_fill_log_or_memory(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from raw_calls import soon
+from ray_clusters import free_port
 from support import equal, raises, server_environment
 
 import rollserve
@@ -28,6 +31,13 @@ def serving(path: Path, *options: str) -> Iterator[tuple[LocalServer, rollserve.
     running = local_server(*OPTIONS, *options, "--save-path", str(path), log=log, environment=server_environment())
     with running as server, rollserve.connect(server.address) as sampler:
         yield server, sampler
+
+
+def scraped(address: str) -> dict[tuple[str, ...], float]:
+    """Return the metrics of a server by their names and the values of their labels."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as response:
+        families = text_string_to_metric_families(response.read().decode())
+    return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
 
 
 def prepare(sampler: rollserve.Sampler) -> None:
@@ -82,13 +92,22 @@ def test_server_saves_at_its_end(tmp_path: Path) -> None:
 def test_sampler_that_cannot_be_saved_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "sampler.saved"
     path.parent.mkdir()
-    log = tmp_path / "server.log"
-    options = (*OPTIONS, *THREADS, "--save-path", str(path), "--save-every", "0.1")
+    log, address = tmp_path / "server.log", f"127.0.0.1:{free_port()}"
+    options = (*OPTIONS, *THREADS, "--save-path", str(path), "--save-every", "0.1", "--metrics-listen", address)
     with local_server(*options, log=log, environment=server_environment()) as server:
         with rollserve.connect(server.address) as sampler:
             prepare(sampler)
+        assert soon(lambda: scraped(address)["rollserve_saves_total", "saved"] > 1)
+        before = scraped(address)
+        assert before["rollserve_saves_total", "failed"] == 0
+        assert (
+            0 < before["rollserve_folder_free_bytes", "save_path"] < before["rollserve_folder_size_bytes", "save_path"]
+        )
+        assert before["rollserve_folder_free_bytes", "tmp"] > 0
         path.parent.rename(tmp_path / "elsewhere")
-        assert soon(lambda: log.read_text().count("sampler not saved") > 1)
+        assert soon(lambda: scraped(address)["rollserve_saves_total", "failed"] > 1)
+        assert ("rollserve_folder_free_bytes", "save_path") not in scraped(address)
+        assert log.read_text().count("sampler not saved") > 1
         assert server.process.poll() is None
 
 

@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry, as a collector gets them."""
+"""Traces, log events and metrics for OpenTelemetry, as a collector gets them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "2", "--vectorization", "rows", "--rows", "2")
-AT_ONCE = {"OTEL_BSP_SCHEDULE_DELAY": "50"}
+AT_ONCE = {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_BLRP_SCHEDULE_DELAY": "50", "OTEL_METRIC_EXPORT_INTERVAL": "100"}
 PHASES = ("environment", "policy", "recording", "encoding")
 
 
@@ -196,6 +196,46 @@ def test_python_client_sends_the_span_of_its_program(server: LocalServer, collec
         sampler.obtain_samples(10)
         assert soon(lambda: len(collector.roots()) > before)
         assert collector.roots()[-1].parent_id == ""
+
+
+def test_collector_gets_events_and_metrics_where_the_server_sends_them(tmp_path: Path) -> None:
+    with collecting() as own:
+        options = (*LIGHT, "--otlp-endpoint", own.endpoint, "--log-level", "DEBUG")
+        options += tuple(f"--otlp-signals={signal}" for signal in ("traces", "logs", "metrics"))
+        before = time.time()
+        with (
+            local_server(*options, log=tmp_path / "log", environment=AT_ONCE) as server,
+            rollserve.connect(server.address) as sampler,
+        ):
+            sampler.update_agent(rollserve.RandomAgent())
+            sampler.obtain_samples(100)
+            account = sampler.obtain_samples(100).account
+            num_steps = sampler.status().counters.num_steps
+        ended = [event for event in own.events if event.text == "call ended"]
+    texts = [event.text for event in own.events]
+    assert texts[0] == "starting backend"
+    assert texts[-1] == "ended"  # the last events are sent when the server ends
+    event = next(event for event in reversed(ended) if event.attributes["rpc"] == "ObtainSamples")
+    assert event.severity == "DEBUG"
+    assert event.attributes["steps"] == account.num_steps
+    assert event.resource["service.name"] == "rollserve-server"
+    assert before < event.seconds < time.time()
+    (root,) = (
+        root for root in own.roots() if root.attributes["rollserve.request_id"] == event.attributes["request_id"]
+    )
+    assert event.trace_id == root.trace_id
+    (steps,) = own.metrics["rollserve_delivered_steps"].sum.data_points
+    assert steps.as_double == num_steps
+    assert {(pair.key, pair.value.string_value) for pair in steps.attributes} == {("sampler", "default")}
+    assert own.metrics["rollserve_policy_version"].gauge.data_points[0].as_double == 1
+    seconds = {
+        tuple(pair.value.string_value for pair in point.attributes): point
+        for point in own.metrics["rollserve_rpc_seconds"].histogram.data_points
+    }
+    calls = seconds["ObtainSamples", "OK"]
+    assert calls.count == sum(calls.bucket_counts) == 2
+    assert len(calls.bucket_counts) == len(calls.explicit_bounds) + 1
+    assert calls.sum > 0
 
 
 def test_ratio_of_zero_leaves_traces_that_clients_ask_for(collector: Collector, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Self
 
+from opentelemetry.context import attach
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -21,10 +22,10 @@ from rollserve_server.errors import DomainError
 if TYPE_CHECKING:
     from opentelemetry import trace
 
-__all__ = ["Span", "SpanCollector"]
+__all__ = ["CLOSE_SECONDS", "Span", "SpanCollector", "resource"]
 
-_CLOSE_SECONDS = 3.0
-"""How long the last spans may take to be sent."""
+CLOSE_SECONDS = 3.0
+"""How long what is left may take to be sent at the end."""
 _PROPAGATOR = TraceContextTextMapPropagator()
 _KEYS = frozenset(_PROPAGATOR.fields)
 """Keys of W3C's Trace Context."""
@@ -83,13 +84,8 @@ class SpanCollector:
             endpoint: URL of the collector.
             ratio: share of the traces begun here that are recorded.
         """
-        # Variables of OpenTelemetry may say more, such as OTEL_RESOURCE_ATTRIBUTES.
-        resource = Resource({"service.name": "rollserve-server", "service.version": __version__})
-        self._provider = TracerProvider(
-            sampler=ParentBased(TraceIdRatioBased(ratio)),
-            resource=resource.merge(OTELResourceDetector().detect()),
-            shutdown_on_exit=False,
-        )
+        sampler = ParentBased(TraceIdRatioBased(ratio))
+        self._provider = TracerProvider(sampler=sampler, resource=resource(), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
         self._tracer = self._provider.get_tracer("rollserve_server", __version__)
 
@@ -98,13 +94,20 @@ class SpanCollector:
         context = _PROPAGATOR.extract({key: str(value) for key, value in metadata if key in _KEYS})
         offset = _clock_offset()
         span = self._tracer.start_span(name, context, SpanKind.SERVER, start_time=_since_1970(began, offset))
+        attach(set_span_in_context(span))  # of the RPC's task: its log events are part of the trace
         return Span(self._tracer, span, offset) if span.is_recording() else None
 
     def close(self) -> None:
         """Send what is left, for at most 3 s."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)  # it may take half a minute
         closing.start()
-        closing.join(_CLOSE_SECONDS)
+        closing.join(CLOSE_SECONDS)
+
+
+def resource() -> Resource:
+    """Return what sends spans, log events and metrics: the server, and what variables of OpenTelemetry say of it."""
+    server = Resource({"service.name": "rollserve-server", "service.version": __version__})
+    return server.merge(OTELResourceDetector().detect())
 
 
 def _clock_offset() -> int:

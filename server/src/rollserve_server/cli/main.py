@@ -35,7 +35,7 @@ __all__ = ["main"]
 
 _PREFIX = "ROLLSERVE_"
 """Beginning of the names of environment variables that hold settings."""
-_LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers", "callbacks")
+_LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers", "callbacks", "otlp_signals")
 """Settings whose option can be given more than once."""
 _LIKENESS = 0.75
 """Least likeness of a misspelt name to a known one; 1 for equal names."""

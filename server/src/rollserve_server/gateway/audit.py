@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from rollserve_server.agents import content_hash
-from rollserve_server.errors import InvalidValueError, shorten
+from rollserve_server.errors import InvalidValueError
 from rollserve_server.futures import in_request_thread
 
 if TYPE_CHECKING:
@@ -37,10 +37,9 @@ _log = logging.getLogger(__name__)
 
 _STDERR = Path("-")
 _MODE = 0o600
+_NUM_EARLIER = 9  # files
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 """Statuses of RPCs that the client may not call, or not with this request."""
-_MAX_NAME = 200
-"""Characters of a name that the client chooses."""
 _COMPLAINT_SECONDS = 60.0
 
 
@@ -51,22 +50,34 @@ class AuditedRpc(Protocol):
     request_id: str
     connection: str
     principal: Principal | None
-    sampler: str
     began: float
     changes: dict[str, object]
     is_audited: bool
+
+    @property
+    def shown_sampler(self) -> str:
+        """Name of the sampler, as far as the log shows it."""
+        ...
 
 
 class AuditLog:
     """Adds lines to the file, or to standard error."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_bytes: int | None = None) -> None:
         """Open the file.
+
+        Args:
+            path: path of the file; - for standard error.
+            max_bytes: size of the file from which on another one is begun; None for any.
 
         Raises:
             OSError: it cannot be opened.
         """
-        self._handler: logging.Handler = _Stderr(sys.stderr) if path == _STDERR else _File(path)
+        self._handler: logging.Handler
+        if path == _STDERR:
+            self._handler = _Stderr(sys.stderr)
+        else:
+            self._handler = _File(path) if max_bytes is None else _BoundedFile(path, max_bytes)
 
     def write(self, rpc: AuditedRpc, status: str, reason: str) -> None:
         """Write the line of an RPC that ends.
@@ -82,7 +93,7 @@ class AuditLog:
                 "principal": rpc.principal.name if rpc.principal is not None else None,
                 "peer": rpc.connection,
                 "rpc": rpc.name,
-                "sampler": shorten(rpc.sampler, _MAX_NAME),
+                "sampler": rpc.shown_sampler,
                 "decision": "refused" if status in _REFUSED else "allowed",
                 "status": status,
                 "reason": reason,
@@ -184,6 +195,16 @@ class _File(_Complaining, logging.handlers.WatchedFileHandler):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8")
+
+    def _open(self) -> IO[str]:  # type: ignore[override]
+        return _open(Path(self.baseFilename))
+
+
+class _BoundedFile(_Complaining, logging.handlers.RotatingFileHandler):
+    """A file that only the server's user reads. Once it is full, it is renamed, and the oldest of ten is removed."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        super().__init__(path, encoding="utf-8", maxBytes=max_bytes, backupCount=_NUM_EARLIER)
 
     def _open(self) -> IO[str]:  # type: ignore[override]
         return _open(Path(self.baseFilename))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ResponseWriter", "delivered_messages", "response_of"]
 
-_log = logging.getLogger(__name__)
 
 _MAX_PART_BYTES, _MAX_JOINED_BYTES = 64 << 10, 256 << 10
 _MAX_KEY_BYTES = 6  # key and size of a part, and of all of them
@@ -173,9 +171,6 @@ class ResponseWriter:
                     self._count(item.account)
                 elif isinstance(item, Account) and self._kind is not pb.StreamSamplesResponse:  # whose rounds count
                     self._count(item)
-                    seconds = round(item.elapsed_seconds, 3)
-                    extra = {"steps": item.num_steps, "episodes": item.num_episodes, "seconds": seconds}
-                    _log.debug("sampled", extra=extra)
                 await self._send(response_of(self._kind, item, self._ring))
 
     async def _in_ring(self, message: NDArray[np.uint8], ring: Ring) -> bytes | None:

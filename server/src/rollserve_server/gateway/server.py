@@ -120,10 +120,9 @@ class Gateway:
         scopes = {rpc.name: rpc.scope for rpc in RPCS} | {REFLECTION_RPC: Scope.STATUS}
         of_server = {rpc.name for rpc in RPCS if rpc.is_of_server} | {REFLECTION_RPC}
         self._access = Access(self._authentication(settings), samplers.default.name, scopes, of_server)
-        audit_log = None if settings.audit_log is None else AuditLog(settings.audit_log)
-        self._tracing = None if settings.tracing.otlp_endpoint is None else Tracing(settings.tracing)
+        self._tracing = None if settings.tracing.endpoint_of("traces") is None else Tracing(settings.tracing)
         self._rpcs = OpenRpcs(
-            limits.client_stall_seconds, self._places, self.metrics, self._access, audit_log, self._tracing
+            limits.client_stall_seconds, self._places, self.metrics, self._access, _audit_log(settings), self._tracing
         )
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes, Traffic().num_received)
         rings = SamplerRings(settings.shared_memory_bytes, samplers.max_samplers)
@@ -194,7 +193,7 @@ class Gateway:
             authentication = self._authentication(settings)
         former_log = self._rpcs.audit_log
         if settings.audit_log != self._settings.audit_log:
-            self._rpcs.audit_log = None if settings.audit_log is None else AuditLog(settings.audit_log)
+            self._rpcs.audit_log = _audit_log(settings)
             if former_log is not None:
                 former_log.close()
         self._access.authentication = authentication
@@ -320,6 +319,10 @@ def _listen(
     except RuntimeError as error:
         text = mismatch("an address to listen at", address, "is the port in use?")
         raise OSError(f"{setting}: {text}") from error
+
+
+def _audit_log(settings: GatewaySettings) -> AuditLog | None:
+    return None if settings.audit_log is None else AuditLog(settings.audit_log, settings.audit_log_bytes)
 
 
 def _channel_options(limits: ClientLimits, max_request_bytes: int) -> list[tuple[str, int]]:

@@ -62,6 +62,7 @@ from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.gateway.rpcs.rpc import SERVICE, Bound, Bounds, Rpc
 from rollserve_server.identity import ANONYMOUS, Scope
 from rollserve_server.machine import memory_bytes
+from rollserve_server.metrics import figures_of
 from rollserve_server.pool import DISCARD, MAX_STREAMS, StreamClient, saved_sampler_parts
 from rollserve_wire.reasons import Reason
 from rollserve_wire.v1 import agent_versions_pb2, samplers_pb2, settings_pb2
@@ -193,11 +194,17 @@ class SamplerService:
             # A later connection may have the same name; the client's id tells it apart.
             borrower = rpc.connection, request.options.expected.client_id
             ring = rpc.held.enter_context(self._rings.of(sampler.name).lend(borrower))
-        count = functools.partial(self._metrics.count_call, sampler.name, entry.name)
+        count = functools.partial(self._count, sampler.name, rpc)
         items = entry.answer(self, rpc, sampler, request)
         async with contextlib.aclosing(items), ResponseWriter(rpc, entry.response, form, ring, count) as writer:
             async for item in items:
                 await writer.write(item)
+
+    def _count(self, sampler: str, rpc: OpenRpc, account: Account) -> None:
+        """Count a call, or a round of a stream, in the metrics and for the log."""
+        self._metrics.count_call(sampler, rpc.name, account)
+        if rpc.is_logged:
+            rpc.figures.update(figures_of(account))
 
     async def _request(self, entry: Rpc, rpc: OpenRpc) -> tuple[Any, Any]:
         """Return the sampler and the request of an RPC, once the RPC may be answered."""

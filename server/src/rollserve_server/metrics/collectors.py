@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,13 +18,15 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from prometheus_client import Metric
 
     from rollserve_server.identity import Expiry
     from rollserve_server.pool import Histogram, PoolStatus, WorkerStatus
     from rollserve_server.samplers import Sampler
 
-__all__ = ["EndedEpisodeCollector", "ExpiryCollector", "SamplerCollector"]
+__all__ = ["EndedEpisodeCollector", "ExpiryCollector", "FolderCollector", "SamplerCollector"]
 
 
 _OUTCOMES = ("completed", "failed", "cancelled")
@@ -248,3 +252,23 @@ class ExpiryCollector(Collector):
         for setting, expires in first.items():
             family.add_metric([setting], expires)
         yield family
+
+
+class FolderCollector(Collector):
+    """Yields the room in folders. A file system in the network may let it wait."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        """Look at these folders, by the setting that names each."""
+        self._folders = folders
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics; none of a folder that cannot be looked at."""
+        of = "of the file system of a folder that the server writes to, by the setting that names it, or tmp"
+        free = GaugeMetricFamily("rollserve_folder_free_bytes", f"Bytes left {of}.", labels=["folder"])
+        size = GaugeMetricFamily("rollserve_folder_size_bytes", f"Bytes {of}.", labels=["folder"])
+        for name, folder in self._folders.items():
+            with suppress(OSError):
+                usage = shutil.disk_usage(folder)
+                free.add_metric([name], usage.free)
+                size.add_metric([name], usage.total)
+        yield from (free, size)

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-__all__ = ["MetricsListener"]
+__all__ = ["MetricsListener", "MetricsOnLoop"]
 
 _READ_SECONDS = 10.0
 """How long the event loop may take to read the metrics."""
@@ -25,8 +25,8 @@ class MetricsListener:
         address: where it listens, as `host:port`.
     """
 
-    def __init__(self, address: str, metrics: Collector) -> None:
-        """Start to serve metrics, which the running event loop reads.
+    def __init__(self, address: str, metrics: MetricsOnLoop) -> None:
+        """Start to serve metrics.
 
         Args:
             address: where to listen, as `host:port`; port 0 takes a free one.
@@ -36,8 +36,7 @@ class MetricsListener:
             OSError: the server cannot listen there.
         """
         host, _, port = address.rpartition(":")
-        registry = _ReadOnLoop(metrics, asyncio.get_running_loop())
-        self._server, self._thread = start_http_server(int(port), host.strip("[]"), registry)
+        self._server, self._thread = start_http_server(int(port), host.strip("[]"), metrics)
         self.address = f"{host}:{self._server.server_port}"
 
     def close(self) -> None:
@@ -47,12 +46,20 @@ class MetricsListener:
         self._thread.join()
 
 
-class _ReadOnLoop(Collector):
-    """Metrics that an event loop reads for other threads."""
+class MetricsOnLoop(Collector):
+    """Metrics that an event loop reads for other threads, and some that the threads read themselves."""
 
-    def __init__(self, metrics: Collector, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, metrics: Collector, loop: asyncio.AbstractEventLoop, beside: Collector) -> None:
+        """Read metrics on an event loop.
+
+        Args:
+            metrics: the metrics.
+            loop: the event loop.
+            beside: metrics that may take long, which other threads read.
+        """
         self._metrics = metrics
         self._loop = loop
+        self._beside = beside
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics.
@@ -60,7 +67,8 @@ class _ReadOnLoop(Collector):
         Raises:
             TimeoutError: the event loop is busy, or has ended.
         """
-        return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(_READ_SECONDS)
+        read = asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(_READ_SECONDS)
+        return [*read, *self._beside.collect()]
 
     async def _read(self) -> Iterable[Metric]:
         return list(self._metrics.collect())

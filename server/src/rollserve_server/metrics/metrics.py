@@ -10,20 +10,35 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from rollserve_server import __version__
-from rollserve_server.metrics.collectors import EndedEpisodeCollector, ExpiryCollector, SamplerCollector
+from rollserve_server.metrics.collectors import (
+    EndedEpisodeCollector,
+    ExpiryCollector,
+    FolderCollector,
+    SamplerCollector,
+)
+from rollserve_server.metrics.figures import call_seconds, worker_seconds
 
 if TYPE_CHECKING:
+    from prometheus_client import Metric
+
     from rollserve_server.identity import Expiry
     from rollserve_server.pool import Account
     from rollserve_server.samplers import Sampler
 
-__all__ = ["Metrics", "RpcEnd"]
+__all__ = ["Metrics", "RpcEnd", "known_metrics"]
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 _OTHER_FATES = ("kept", "superseded", "cancelled", "lost", "idle", "discarded")
 """Fates of steps that are not delivered. An account has a count for each, such as `num_kept_steps`."""
+
+_SAVE_OUTCOMES = "saved", "failed"
+
+
+def known_metrics() -> list[Metric]:
+    """Return all metrics that servers have, without values of samplers and folders."""
+    return [family for each in (Metrics(()).registry, FolderCollector({})) for family in each.collect()]
 
 
 class RpcEnd:
@@ -98,6 +113,11 @@ class Metrics:
             ["sampler", "rpc", "fate"],
             registry=registry,
         )
+        self._saves = Counter(
+            "rollserve_saves", "Saves to --save-path, by outcome: saved or failed.", ["outcome"], registry=registry
+        )
+        for outcome in _SAVE_OUTCOMES:
+            self._saves.labels(outcome)
         self._worker_seconds = Counter(
             "rollserve_worker_seconds",
             "Time of all workers in successful calls, by phase: environment, policy, recording (steps as columns), "
@@ -128,6 +148,10 @@ class Metrics:
             if end.reason:
                 self._errors.labels(rpc, end.reason).inc()
 
+    def count_save(self, *, is_saved: bool) -> None:
+        """Count a save of the default sampler, or an attempt that failed."""
+        self._saves.labels(_SAVE_OUTCOMES[not is_saved]).inc()
+
     def forget(self, sampler: str) -> None:
         """Drop what was counted for a sampler that does not exist any more."""
         for metric in (self._call_seconds, self._call_pauses, self._call_steps, self._worker_seconds):
@@ -142,32 +166,11 @@ class Metrics:
             account: what became of all steps, and of the time.
         """
         labels = sampler, rpc
-        seconds = {
-            "queued": account.queued_seconds,
-            "paused": account.paused_seconds,
-            "waiting": max(account.waiting_seconds - account.paused_seconds, 0.0),
-            "sending": account.sending_seconds,
-        }
-        for phase, value in seconds.items():
+        for phase, value in call_seconds(account).items():
             self._call_seconds.labels(*labels, phase).inc(value)
         self._call_pauses.labels(*labels).inc(account.num_pauses)
         self._call_steps.labels(*labels, "delivered").inc(account.num_steps)
         for fate in _OTHER_FATES:
             self._call_steps.labels(*labels, fate).inc(getattr(account, f"num_{fate}_steps"))
-        for phase, value in _worker_seconds(account).items():
+        for phase, value in worker_seconds(account).items():
             self._worker_seconds.labels(*labels, phase).inc(value)
-
-
-def _worker_seconds(account: Account) -> dict[str, float]:
-    """Return the time of all workers in a call, by phase."""
-    sampling, environment, policy, encoding = (
-        sum(getattr(worker, f"{phase}_seconds") for worker in account.workers)
-        for phase in ("sampling", "environment", "policy", "encoding")
-    )
-    return {
-        "environment": environment,
-        "policy": policy,
-        "recording": max(sampling - environment - policy, 0.0),
-        "encoding": encoding,
-        "idle": max(len(account.workers) * account.elapsed_seconds - sampling - encoding, 0.0),
-    }

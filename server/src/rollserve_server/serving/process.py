@@ -9,15 +9,15 @@ import gc
 import logging
 import os
 import signal
-import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from pythonjsonlogger.json import JsonFormatter
 
 from rollserve_server import __version__
 from rollserve_server.errors import (
@@ -27,9 +27,10 @@ from rollserve_server.errors import (
     TooFewWorkersError,
     WorkerLostError,
 )
-from rollserve_server.metrics import MetricsListener
+from rollserve_server.metrics import FolderCollector, MetricsListener, MetricsOnLoop
 from rollserve_server.serving.build import Extras, make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
+from rollserve_server.serving.logs import configure_logging
 from rollserve_server.serving.parent import PortFile, answering_control, end_with_parent
 from rollserve_server.serving.reloading import Reloading
 from rollserve_server.serving.save_file import SaveFile
@@ -59,7 +60,6 @@ _LAST_SECONDS = 5.0
 """How long the server may take to end in order once its backend is lost."""
 _PASSING = (SamplerLostError, TooFewWorkersError, WorkerLostError)
 """Errors that another start may not meet. Others are of the settings, or of a sampler that does not go with them."""
-_STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 def run(settings: Settings, read: ReadSettings, extras: Extras = _NO_EXTRAS) -> int:
@@ -75,7 +75,7 @@ def run(settings: Settings, read: ReadSettings, extras: Extras = _NO_EXTRAS) -> 
     process = settings.process
     gc.freeze()  # modules stay: collections would traverse them for 0.1 s each, and twice at the process's end
     (hold_on_to_memory if settings.pool.worker.hold_memory else give_back_memory)()
-    _configure_logging(process.log_level, process.log_json)
+    configure_logging(process.log_level, as_json=process.log_json)
     if process.end_with_parent is not None:
         end_with_parent(process.end_with_parent)
     fields = {"version": __version__, "env": settings.environment.env, "backend": process.backend}
@@ -85,8 +85,9 @@ def run(settings: Settings, read: ReadSettings, extras: Extras = _NO_EXTRAS) -> 
     try:
         with PortFile(process.port_file) as port_file:
             check_settings(settings)
-            asyncio.run(_serve(settings, read, thread, port_file, extras))
-        _log.info("ended")
+            with _sending_logs(settings):
+                asyncio.run(_serve(settings, read, thread, port_file, extras))
+                _log.info("ended")
     except (DomainError, OSError) as error:
         _log.error("cannot serve", extra={"error": str(error)})  # the text says all: no traceback
         status = 1 if isinstance(error, (OSError, *_PASSING)) else 2
@@ -201,8 +202,8 @@ async def _serve_with(
     try:
         await gateway.start()
         async with (
-            _serving_metrics(settings.process.metrics_listen, gateway),
-            save_file.saving(pool),
+            _serving_metrics(settings, gateway),
+            save_file.saving(pool, gateway.metrics),
             answering_control(settings.process.control_fd, {"reset": reset, **extras.answers}),
         ):
             port_file.write(gateway.port)
@@ -229,7 +230,7 @@ async def _serve_with(
             samplers.abandon()
         else:
             if not is_lost:
-                await save_file.save(pool)
+                await save_file.save(pool, gateway.metrics)
             await samplers.close(keep=keep)
 
 
@@ -276,17 +277,46 @@ def _timed(part: str, **fields: object) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _serving_metrics(address: str | None, gateway: Gateway) -> AsyncGenerator[None, None]:
-    """Serve the gateway's metrics at an address during the block, if there is one."""
-    if address is None:
+async def _serving_metrics(settings: Settings, gateway: Gateway) -> AsyncGenerator[None, None]:
+    """Serve the gateway's metrics, and send them to a collector, during the block, as far as the settings say so.
+
+    Both are closed in a thread, because the event loop reads the last metrics.
+    """
+    address, endpoint = settings.process.metrics_listen, settings.gateway.tracing.endpoint_of("metrics")
+    metrics = MetricsOnLoop(
+        gateway.metrics.registry, asyncio.get_running_loop(), beside=FolderCollector(_folders(settings))
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        if address is not None:
+            listener = MetricsListener(address, metrics)
+            _log.info("serving metrics", extra={"listen": listener.address})
+            stack.push_async_callback(asyncio.to_thread, listener.close)
+        if endpoint is not None:
+            from rollserve_server.serving.otlp import MetricsSender  # not before, because it imports OpenTelemetry
+
+            stack.push_async_callback(asyncio.to_thread, MetricsSender(endpoint, metrics).close)
+        yield
+
+
+def _folders(settings: Settings) -> dict[str, Path]:
+    """Return the folders that the server writes to, by the settings that name them."""
+    files = {"audit_log": settings.gateway.audit_log, "save_path": settings.process.save_path}
+    folders = {"data_dir": settings.gateway.data_dir, **{name: file and file.parent for name, file in files.items()}}
+    named = {name: folder for name, folder in folders.items() if folder is not None}
+    return {**named, "tmp": Path(tempfile.gettempdir())}
+
+
+@contextlib.contextmanager
+def _sending_logs(settings: Settings) -> Iterator[None]:
+    """Send the events of the block to a collector, too, if the settings say so."""
+    endpoint = settings.gateway.tracing.endpoint_of("logs")
+    if endpoint is None:
         yield
         return
-    listener = MetricsListener(address, gateway.metrics.registry)
-    _log.info("serving metrics", extra={"listen": listener.address})
-    try:
+    from rollserve_server.serving.otlp import sending_logs  # not before, because it imports OpenTelemetry
+
+    with sending_logs(endpoint):
         yield
-    finally:
-        await asyncio.to_thread(listener.close)  # the event loop answers requests that are under way
 
 
 async def _first_of(*futures: asyncio.Future[str]) -> str:
@@ -418,45 +448,3 @@ def _new_executor() -> concurrent.futures.ThreadPoolExecutor:
 def _end_at_once() -> None:
     logging.shutdown()
     os._exit(1)
-
-
-class _LineFormatter(logging.Formatter):
-    """A format of lines such as `2025-01-01 12:00:00 INFO    serving workers=2`."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        fields = {
-            key: value
-            for key, value in record.__dict__.items()
-            if key not in _STANDARD_FIELDS and not key.startswith("_")
-        }
-        return " ".join([super().formatMessage(record), *(f"{k}={_shown(v)}" for k, v in fields.items())])
-
-
-def _configure_logging(level: str, as_json: bool) -> None:
-    """Send all log events to stderr.
-
-    Args:
-        level: least important level of the server's own events, such as `INFO`; other packages log from `WARNING` on.
-        as_json: whether each line is a JSON object.
-    """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter(
-            "{asctime}{levelname}{name}{message}",
-            style="{",
-            rename_fields={"asctime": "time", "levelname": "level", "name": "logger", "message": "event"},
-            datefmt="%Y-%m-%dT%H:%M:%S%z",
-        )
-        if as_json
-        else _LineFormatter()
-    )
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("rollserve_server").setLevel(level)
-
-
-def _shown(value: Any) -> str:
-    text = str(value)
-    return text if text and text.isprintable() and " " not in text else repr(text)

@@ -16,6 +16,7 @@ from rollserve_server.gateway import read_saved_file
 from rollserve_server.pool import saved_sampler_parts
 
 if TYPE_CHECKING:
+    from rollserve_server.metrics import Metrics
     from rollserve_server.pool import Pool, SavedSampler
     from rollserve_server.settings import Settings
 
@@ -55,19 +56,20 @@ class SaveFile:
             return read_saved_file(data, allowed_paths)
 
     @contextlib.asynccontextmanager
-    async def saving(self, pool: Pool) -> AsyncGenerator[None, None]:
+    async def saving(self, pool: Pool, metrics: Metrics) -> AsyncGenerator[None, None]:
         """Save a sampler from time to time during the block."""
-        task = asyncio.create_task(self._save_often(pool))
+        task = asyncio.create_task(self._save_often(pool, metrics))
         try:
             yield
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def save(self, pool: Pool) -> None:
-        """Save a sampler, or log why it cannot be saved."""
+    async def save(self, pool: Pool, metrics: Metrics) -> None:
+        """Save a sampler, or log why it cannot be saved; count both."""
         if self._path is None:
             return
+        is_saved = False
         try:
             await asyncio.to_thread(_write, self._path, await pool.save())
         except (DomainError, OSError) as error:
@@ -75,12 +77,14 @@ class SaveFile:
         except Exception:  # whatever it is: later saves go on
             _log.exception("sampler not saved", extra={"path": self._path})
         else:
+            is_saved = True
             _log.debug("sampler saved", extra={"path": self._path})
+        metrics.count_save(is_saved=is_saved)
 
-    async def _save_often(self, pool: Pool) -> None:
+    async def _save_often(self, pool: Pool, metrics: Metrics) -> None:
         while self._path is not None:
             await asyncio.sleep(self._seconds)
-            await asyncio.shield(self.save(pool))
+            await asyncio.shield(self.save(pool, metrics))
 
 
 def _write(path: Path, saved: SavedSampler) -> None:

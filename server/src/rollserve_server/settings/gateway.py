@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -56,7 +57,7 @@ class TlsSettings(Group):
 
 
 class TracingSettings(Group):
-    """Settings of traces; without an endpoint there are none."""
+    """Settings of OpenTelemetry; without an endpoint, nothing is sent."""
 
     otlp_endpoint: str | None = Field(
         default=None,
@@ -64,12 +65,19 @@ class TracingSettings(Group):
         "http://HOST:PORT without encryption, or https://HOST:PORT. Without it, nowhere. Needs the extra "
         "tracing.",
     )
+    otlp_signals: tuple[Literal["traces", "logs", "metrics"], ...] = Field(
+        default=("traces",), min_length=1, description="What to send there: traces, logs, metrics."
+    )
     trace_ratio: float = Field(
         default=1.0,
         ge=0,
         le=1,
         description="Share of the RPCs that are traced. Where a client sends the traceparent of a trace, it decides.",
     )
+
+    def endpoint_of(self, signal: Literal["traces", "logs", "metrics"]) -> str | None:
+        """Return where to send a kind of telemetry; None for nowhere."""
+        return self.otlp_endpoint if signal in self.otlp_signals else None
 
     @field_validator("otlp_endpoint")
     @classmethod
@@ -265,6 +273,12 @@ class GatewaySettings(Group):
         default=None,
         description="A file to which a line of JSON is added for each RPC but health checks: who asked for what, and "
         "what became of it; - for standard error. It can be renamed while the server runs.",
+    )
+    audit_log_bytes: int | None = Field(
+        default=None,
+        ge=4096,
+        description="Size of that file at which the server renames it, with .1 at its end, and begins another one. The "
+        "last nine are kept. Without it, any size.",
     )
     insecure: bool = Field(
         default=False,

@@ -256,9 +256,12 @@ class ProcessSettings(Group):
         "so not where clients connect from. Without it, nowhere.",
     )
     log_level: Reloadable[Literal["DEBUG", "INFO", "WARNING", "ERROR"]] = Field(
-        default="INFO", description="The least important events to log."
+        default="INFO", description="The least important events to log. DEBUG adds one for each RPC, with its figures."
     )
-    log_json: bool = Field(default=False, description="Log each event as a JSON object.")
+    log_json: bool = Field(
+        default=False,
+        description="Write the log as JSON objects, one a line: events, and what libraries and child processes print.",
+    )
 
 
 class Settings(Group):

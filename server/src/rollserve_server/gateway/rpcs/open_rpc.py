@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from rollserve_server.errors import AtWorkError, ClientStalledError, DomainError, InvalidValueError
+from rollserve_server.errors import AtWorkError, ClientStalledError, DomainError, InvalidValueError, shorten
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.access import check_scope
 from rollserve_server.gateway.peers import charged_peer
@@ -27,6 +28,7 @@ Context = Any
 """The RPC as gRPC passes it to handlers. `grpc.aio.ServicerContext` is generic in its stubs only."""
 
 _LOCAL_PEERS = ("unix:", "unix-abstract:", "ipv4:127.", "ipv6:[::1]:", "ipv6:%5B::1%5D:")
+_MAX_NAME = 200  # characters
 _CANCEL_SECONDS = 5.0
 """How long gRPC may take to cancel the RPC of a client that has left, after an operation failed because of that."""
 
@@ -49,6 +51,8 @@ class OpenRpc:
         sampler: name of the sampler that it concerns.
         changes: its effects, for the audit log.
         is_audited: whether there is an audit log.
+        is_logged: whether the log has an event for the RPC although it succeeds.
+        figures: what the calls that it made did, for that event.
         unsent_since: since when a request is due that has not arrived (`time.monotonic`), or None.
         stalled_since: when the RPC began to wait for its client (`time.monotonic`), or None while it does not wait.
         num_unread_bytes: size of the message that the client has not read yet.
@@ -76,6 +80,8 @@ class OpenRpc:
         self.stalled_since: float | None = None
         self.num_unread_bytes = 0
         self.is_audited = False
+        self.is_logged = False
+        self.figures: Counter[str] = Counter()
         self.held = contextlib.ExitStack()
         self._context = context
         self._stall_seconds = self._limit_seconds = stall_seconds
@@ -85,6 +91,11 @@ class OpenRpc:
         self._error: DomainError | None = None
         self._access: Access | None = None
         self._named_sampler = ""
+
+    @property
+    def shown_sampler(self) -> str:
+        """Name of the sampler, as far as the log shows it: the client chooses it."""
+        return shorten(self.sampler, _MAX_NAME)
 
     @property
     def sees_processes(self) -> bool:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from rollserve_server.errors import DomainError, OverLimitError, shorten
+from rollserve_server.errors import DomainError, OverLimitError
 from rollserve_server.gateway.rpcs.open_rpc import Context, OpenRpc
-from rollserve_server.gateway.rpcs.statuses import RefusalLog, abort, code_of, reason_of
+from rollserve_server.gateway.rpcs.statuses import RefusalLog, abort, code_of, described, reason_of
+from rollserve_server.request_context import working_for
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
@@ -34,12 +36,11 @@ if TYPE_CHECKING:
 __all__ = ["OpenRpcs"]
 
 _R = TypeVar("_R")
+_log = logging.getLogger(__name__)
 
 _MAX_UNREAD_BYTES = 256 << 20
 """Largest size of messages of ended RPCs that clients have not read. If a client never reads its message, gRPC frees it
 only with the connection."""
-_MAX_NAME = 200
-"""Characters of a name that the client chooses."""
 
 
 class OpenRpcs:
@@ -92,13 +93,13 @@ class OpenRpcs:
             is_awaited: whether a server that stops waits for the RPC, and ends it after the grace period.
         """
         rpc = OpenRpc(name, context, self.stall_seconds)
-        rpc.is_audited = self.audit_log is not None
+        rpc.is_audited, rpc.is_logged = self.audit_log is not None, _log.isEnabledFor(logging.DEBUG)
         if is_awaited:
             self._awaited.add(rpc)
         span = None
         if self._tracing is not None:
             span = self._tracing.begin_rpc(name, rpc.began, context.invocation_metadata)
-        with self._metrics.counting(name) as end:
+        with self._metrics.counting(name) as end, working_for(rpc.request_id):
             try:
                 try:
                     async with rpc.endable():
@@ -128,6 +129,8 @@ class OpenRpcs:
                     self._none_left.set()
                 if span is not None:
                     _end_span(span, rpc, end)
+                if rpc.is_logged and not end.reason:  # else the log has its error
+                    _log_end(rpc, end)
 
     def unary_handler(
         self,
@@ -207,6 +210,12 @@ class OpenRpcs:
             raise OverLimitError.of("", expected=expected, got=got, hint=hint, reason=Reason.TOO_MANY_STALLED_CALLS)
 
 
+def _log_end(rpc: OpenRpc, end: RpcEnd) -> None:
+    """Log that an RPC has succeeded, or that its client has left, with what it did."""
+    fields = {**described(rpc), "status": end.status}
+    _log.debug("call ended", extra=fields | {name: round(value, 6) for name, value in rpc.figures.items()})
+
+
 def _end_span(span: Span, rpc: OpenRpc, end: RpcEnd) -> None:
     """End the span of an RPC, with what is known about it by now."""
     attributes = {
@@ -214,7 +223,7 @@ def _end_span(span: Span, rpc: OpenRpc, end: RpcEnd) -> None:
         "rpc.method": rpc.name,
         "rpc.response.status_code": end.status,
         "request_id": rpc.request_id,
-        "sampler": shorten(rpc.sampler, _MAX_NAME),
+        "sampler": rpc.shown_sampler,
         "peer": rpc.connection,
     }
     if rpc.principal is not None and rpc.principal.is_known:

@@ -6,6 +6,7 @@ import asyncio
 import bisect
 import itertools
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpc import Context
     from rollserve_server.identity import Principal
 
-__all__ = ["RefusalLog", "abort", "code_of", "reason_of"]
+__all__ = ["RefusalLog", "abort", "code_of", "described", "reason_of"]
 
 
 _CODES: dict[type[DomainError], grpc.StatusCode] = {
@@ -89,7 +90,7 @@ def reason_of(error: Exception) -> Reason:
     return error.reason if isinstance(error, DomainError) else Reason.INTERNAL
 
 
-async def abort(context: Context, error: Exception, rpc: FailedRpc, refusals: RefusalLog) -> NoReturn:
+async def abort(context: Context, error: Exception, rpc: EndedRpc, refusals: RefusalLog) -> NoReturn:
     """End an RPC with the status, message and reason of an error.
 
     An error that is no `DomainError` is a fault of the server: the log has the details, the client gets none of them.
@@ -108,7 +109,7 @@ async def abort(context: Context, error: Exception, rpc: FailedRpc, refusals: Re
     await _end(context, code_of(error), message, reason_of(error), rpc.request_id, details)
 
 
-def _text_for(rpc: FailedRpc, error: DomainError) -> str:
+def _text_for(rpc: EndedRpc, error: DomainError) -> str:
     """Return the text for a client, for most without folders of the server.
 
     A path that is not allowed is the client's own.
@@ -157,19 +158,38 @@ def _encoded_sizes(text: str) -> Iterator[int]:
     return (1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode()) for character in text)
 
 
-class FailedRpc(Protocol):
-    """An RPC that ends with an error, as the log and the client name it; see `OpenRpc`."""
+class EndedRpc(Protocol):
+    """An RPC that ends, as the log and the client name it; see `OpenRpc`."""
 
     name: str
     request_id: str
     connection: str
     charged_to: tuple[str, ...]
     principal: Principal | None
+    began: float
+
+    @property
+    def shown_sampler(self) -> str:
+        """Name of the sampler, as far as the log shows it."""
+        ...
 
     @property
     def sees_all(self) -> bool:
         """Whether the client may learn folders of the server."""
         ...
+
+
+def described(rpc: EndedRpc) -> dict[str, Any]:
+    """Return the fields of a log event that say which RPC ends now."""
+    known = {"principal": rpc.principal.name} if rpc.principal is not None and rpc.principal.is_known else {}
+    return {
+        "rpc": rpc.name,
+        "sampler": rpc.shown_sampler,
+        "peer": rpc.connection,
+        **known,
+        "request_id": rpc.request_id,
+        "seconds": round(time.monotonic() - rpc.began, 6),
+    }
 
 
 class _Line(NamedTuple):
@@ -206,11 +226,9 @@ class RefusalLog:
         """Start with an empty log; the event loop runs by the first line."""
         self._sources: dict[tuple[tuple[str, ...], str], _Source] = {}
 
-    def add(self, rpc: FailedRpc, error: Exception, code: str, reason: str) -> None:
+    def add(self, rpc: EndedRpc, error: Exception, code: str, reason: str) -> None:
         """Log that an RPC ends with an error, now or together with others of its peer and reason."""
-        fields: dict[str, Any] = {"rpc": rpc.name, "peer": rpc.connection, "request_id": rpc.request_id}
-        if rpc.principal is not None and rpc.principal.is_known:
-            fields["principal"] = rpc.principal.name
+        fields = described(rpc)
         if isinstance(error, DomainError):
             fields |= {"code": code, "reason": reason, "error": shorten(error.message)}
             line = _Line(logging.INFO, "call refused", fields)
