@@ -77,7 +77,7 @@ async def test_workers_of_another_version_are_replaced_between_calls(has_room: b
 
 
 async def test_worker_is_replaced_in_the_middle_of_a_call_that_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_BORDER_SECONDS", 0.05)
+    monkeypatch.setattr(workers, "BORDER_SECONDS", 0.05)
     backend = UpgradedBackend()
     async with pool_on(backend) as pool:
         await pool.update_agent([RandomSpec()])

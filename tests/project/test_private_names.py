@@ -44,10 +44,12 @@ OTHERS: Mapping[str, set[str]] = {
     "faults/test_bounds.py": {"rollserve_server.gateway.rpcs", "rollserve_server.gateway.rpcs.places"},
     "faults/test_journal_format.py": {
         "rollserve_server.pool.backends.ray.journal",
+        "rollserve_server.pool.backends.ray.journal_actor",
         "rollserve_server.pool.backends.ray.journal_handle",
     },
     "faults/test_lost_ray.py": {"rollserve_server.pool.backends.ray.worker"},
     "faults/test_lost_results.py": {"rollserve_server.sampling.work"},
+    "faults/test_upgrades.py": {"rollserve_server.pool.backends.ray", "rollserve_server.pool.workers"},
     "gateway/test_rpc_table.py": {"rollserve_server.gateway.service"},
     "helpers/pools.py": {"rollserve_server.pool.calls.episodes"},
     "helpers/recycled_workers.py": {

@@ -16,9 +16,6 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-
 from rollserve_server import __version__
 from rollserve_server.errors import (
     DomainError,
@@ -27,6 +24,7 @@ from rollserve_server.errors import (
     TooFewWorkersError,
     WorkerLostError,
 )
+from rollserve_server.gateway import healthy_on_standby
 from rollserve_server.metrics import FolderCollector, MetricsListener, MetricsOnLoop
 from rollserve_server.serving.build import Extras, make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
@@ -184,7 +182,7 @@ async def _serve_with(
     port_file: PortFile,
     extras: Extras,
 ) -> None:
-    async with _healthy_on_standby(backend, settings.gateway.health_listen):
+    async with healthy_on_standby(backend.standing_by, settings.gateway.health_listen):
         samplers = await stopping.unless_stopped(asyncio.create_task(_start_samplers(backend, settings)))
     if samplers is None:
         return
@@ -232,34 +230,6 @@ async def _serve_with(
             if not is_lost:
                 await save_file.save(pool, gateway.metrics)
             await samplers.close(keep=keep)
-
-
-@contextlib.asynccontextmanager
-async def _healthy_on_standby(backend: ServerBackend, address: str | None) -> AsyncGenerator[None, None]:
-    """Answer a supervisor that asks for this server's health while it waits, in the block, for another server's end.
-
-    A server that stands by is healthy: to restart it would not help anybody.
-    """
-
-    async def answer(address: str) -> None:
-        await backend.standing_by.wait()
-        servicer = health.aio.HealthServicer()
-        await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
-        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-        with contextlib.suppress(RuntimeError):  # the other server is on this machine, and listens there
-            server.add_insecure_port(address)
-            await server.start()
-
-    if address is None:
-        yield
-        return
-    server = grpc.aio.server()
-    answering = asyncio.create_task(answer(address))
-    try:
-        yield
-    finally:
-        answering.cancel()
-        await server.stop(0)
 
 
 async def _start_samplers(backend: ServerBackend, settings: Settings) -> Samplers:

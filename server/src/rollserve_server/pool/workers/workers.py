@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
     from rollserve_server.settings import PoolSettings
 
-__all__ = ["Workers", "giving_what_others_hold"]
+__all__ = ["BORDER_SECONDS", "Workers", "giving_what_others_hold"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _GIVEN_UP_SECONDS = 1.0
 _LOOK_SECONDS = 1.0
 """How often whoever waits for a slot looks whether it is given up, or may have a worker again."""
 _CLOSE_SECONDS = 2.0
-_BORDER_SECONDS = 10.0
+BORDER_SECONDS = 10.0
 """How long the renewal of a worker waits for a moment in which no call runs."""
 _RENEWAL_PAUSE_SECONDS = 30.0
 """How long the renewal of workers waits after one has failed."""
@@ -290,7 +290,7 @@ class Workers(Sequence[WorkerSlot]):
 
     async def _border(self) -> None:
         """Wait for a moment in which no call runs, for up to 10 s."""
-        until = time.monotonic() + _BORDER_SECONDS
+        until = time.monotonic() + BORDER_SECONDS
         while self._is_used and time.monotonic() < until:
             self._unused.clear()
             with contextlib.suppress(TimeoutError):
