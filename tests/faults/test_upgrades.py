@@ -24,7 +24,7 @@ from rollserve_server.sampling import ORDERS_FORMAT, Worker, protocol
 from rollserve_server.settings import WorkerSettings
 from rollserve_wire import environments
 
-FORMATS = {1: "ec3dd88f8990ef4d"}
+FORMATS = {1: "2539964cf5406021"}
 """By format of orders, a digest of what a server and its workers exchange."""
 
 

@@ -111,6 +111,9 @@ class SlowBackend:
     def has_room(self) -> bool:
         return True
 
+    def leaving_nodes(self) -> None:
+        return None
+
     def find_worker(self, worker_index: int) -> None:
         return None
 

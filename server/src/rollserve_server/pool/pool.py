@@ -186,7 +186,7 @@ class Pool:
             else:
                 await parts.begin(env)
             await journal.begin(pool._state, lambda: journal_header(parts))
-            parts.workers.renew_soon()
+            parts.workers.renew()
             if left is not None:
                 version = parts.versions.agents.number
                 _log.info("sampler taken over", extra={"epoch": journal.epoch, "policy_version": version})

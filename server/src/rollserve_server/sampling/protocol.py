@@ -71,11 +71,13 @@ class WorkerIdentity:
         process_id: id of the process.
         host: name of the machine.
         packages: names and versions of what decides what environments do: packages, and the hash seed.
+        node: id of the machine in its cluster; empty without a cluster.
     """
 
     process_id: int
     host: str
     packages: tuple[tuple[str, str], ...] = ()
+    node: str = ""
 
 
 @dataclass(frozen=True)

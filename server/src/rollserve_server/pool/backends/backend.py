@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     import numpy as np
     from numpy.typing import NDArray
@@ -139,6 +139,10 @@ class Backend(Protocol):
 
     def has_room(self) -> bool:
         """Return whether there is probably room for one more worker."""
+        ...
+
+    def leaving_nodes(self) -> Collection[str] | None:
+        """Return the ids of machines that are about to leave, as `WorkerIdentity` has them; None if none ever does."""
         ...
 
     def default_num_workers(self) -> int:

@@ -77,6 +77,9 @@ class InProcessBackend:
         """Return True: threads can always be started."""
         return True
 
+    def leaving_nodes(self) -> None:
+        """Return None: this machine does not leave."""
+
     def default_num_workers(self) -> int:
         """Return the number of cores that this process may use."""
         return len(os.sched_getaffinity(0))

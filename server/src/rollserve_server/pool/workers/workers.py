@@ -45,7 +45,7 @@ _LOOK_SECONDS = 1.0
 _CLOSE_SECONDS = 2.0
 BORDER_SECONDS = 10.0
 """How long the renewal of a worker waits for a moment in which no call runs."""
-_RENEWAL_PAUSE_SECONDS = 30.0
+_RENEWAL_PAUSE_SECONDS = 5.0
 """How long the renewal of workers waits after one has failed."""
 
 
@@ -235,35 +235,55 @@ class Workers(Sequence[WorkerSlot]):
         _log.warning("worker lost", extra={"worker": index, "error": slot.last_failure})
         self._replace_soon(slot)
 
-    def renew_soon(self) -> None:
-        """Begin to replace the workers that a server of another version has made, one after the other, while calls run.
+    def renew(self) -> None:
+        """Begin to replace workers while calls run.
 
-        Each gives its place to one of this version between two calls, or after 10 s in the middle of a call, which then
-        runs its work again.
+        Replaced are workers that a server of another version has made, one by one, and from then on those of machines
+        that are about to leave. Each gives its place to a new one between two calls, or after 10 s in the middle of a call, which then runs its
+        work again.
         """
-        if self._outdated:
-            self._renewing = asyncio.create_task(self._renew_all())
+        self._renewing = asyncio.create_task(self._renew_all())
 
     async def _renew_all(self) -> None:
-        while self._outdated:
-            slot, handle = self._outdated[0]
-            try:
-                if slot in self._slots and slot.handle is handle:
-                    await self._renew(slot)
-            except DomainError as error:
-                _log.warning("worker not renewed", extra={"worker": slot.index, "error": error.message})
-                await asyncio.sleep(_RENEWAL_PAUSE_SECONDS)
-            else:
-                self._outdated.popleft()
-        _log.info("all workers are of this version")
+        was_outdated = bool(self._outdated)
+        while True:
+            while self._outdated:
+                slot, handle = self._outdated[0]
+                if not (slot in self._slots and slot.handle is handle) or await self._is_renewed(slot, may_wait=False):
+                    self._outdated.popleft()
+            if was_outdated:
+                was_outdated = False
+                _log.info("all workers are of this version")
+            nodes = await asyncio.to_thread(self._backend.leaving_nodes)
+            if nodes is None:
+                return
+            for slot in [each for each in self._slots if each.healthy and each.identity.node in nodes]:
+                await self._is_renewed(slot, may_wait=True)
+            await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _renew(self, slot: WorkerSlot) -> None:
+    async def _is_renewed(self, slot: WorkerSlot, *, may_wait: bool) -> bool:
+        """Renew the worker of a slot; return whether that has succeeded. After a failure, wait for a while."""
+        try:
+            await self._renew(slot, may_wait=may_wait)
+        except (DomainError, RuntimeError) as error:
+            _log.warning("worker not renewed", extra={"worker": slot.index, "error": str(error)})
+            await asyncio.sleep(_RENEWAL_PAUSE_SECONDS)
+            return False
+        return True
+
+    async def _renew(self, slot: WorkerSlot, *, may_wait: bool) -> None:
         """Replace the worker of a slot by a new one, which starts beside it if there is room.
+
+        Args:
+            slot: the slot.
+            may_wait: whether the worker stays as it is while there is no room for another; else it ends first.
 
         Raises:
             WorkerLostError: the new worker does not start, or cannot be given what the others hold. The old one stays.
         """
         if not await asyncio.to_thread(self._backend.has_room):
+            if may_wait:
+                return
             await self._border()
             slot.is_excused = True
             self.lose(slot.index, slot.handle, WorkerLostError(f"worker {slot.index} is renewed", slot.index))

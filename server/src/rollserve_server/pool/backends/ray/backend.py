@@ -26,11 +26,12 @@ from rollserve_server.sampling import ORDERS_FORMAT
 
 # isort: split
 import ray
+import ray._private.state
 import ray._private.worker
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from rollserve_server.pool.journal.held_lease import HeldLease
     from rollserve_server.pool.journal.journal import Journal
@@ -227,6 +228,12 @@ class RayBackend:
     def has_room(self) -> bool:
         """Return whether the cluster has room for one more worker, which no machine may have at once."""
         return _capacity(ray.available_resources(), self._settings) >= 1  # type: ignore[no-untyped-call]
+
+    def leaving_nodes(self) -> Collection[str] | None:
+        """Return the ids of machines that Ray drains, as before a shutdown; None for a cluster of one machine."""
+        if self._settings.ray_address is None:
+            return None
+        return ray._private.state.state.get_draining_nodes()
 
     def default_num_workers(self) -> int:
         """Return how many workers the cluster has cores for."""

@@ -23,7 +23,7 @@ from rollserve_server.futures import ignore_result, in_background
 from rollserve_server.machine import data_bytes, memory_bytes, num_cores, private_bytes
 from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listener, WorkerLine
 from rollserve_server.pool.backends.ray.losses import KernelKills, domain_error
-from rollserve_server.sampling import Worker, new_array
+from rollserve_server.sampling import Worker, WorkerIdentity, new_array
 from rollserve_wire.memory import give_back_memory, hold_on_to_memory
 
 if TYPE_CHECKING:
@@ -88,6 +88,10 @@ class WorkerActor(Worker):
         self._max_memory_bytes = _max_memory_bytes_of(settings)
         _limit_allocations(self._max_memory_bytes)
         super().__init__(worker_index, settings, self._new_buffer)
+
+    def identity(self) -> WorkerIdentity:
+        """Return where the worker runs."""
+        return dataclasses.replace(super().identity(), node=ray.get_runtime_context().get_node_id())
 
     def heartbeat(self) -> Heartbeat:
         """Return what the worker is doing now, and its process's memory. May be called while another method runs."""
