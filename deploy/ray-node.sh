@@ -16,6 +16,27 @@ with socket.socket(type=socket.SOCK_DGRAM) as probe:
     print(probe.getsockname()[0])' "${RAY_HEAD%:*}"
 }
 
+# Run a server. One that its settings, or the sampler, do not let start is not started again: the container stays as it
+# is, unhealthy, until somebody recreates or restarts it.
+serve() {
+    "$@" &
+    server=$!
+    for name in HUP INT TERM; do
+        # shellcheck disable=SC2064  # each has its own name
+        trap "kill -$name $server" "$name"
+    done
+    status=0
+    while kill -0 "$server" 2>/dev/null; do
+        status=0
+        wait "$server" || status=$?
+    done
+    if [ "$status" -eq 2 ]; then
+        echo 'not started again: mend what the line above names, then recreate or restart this container' >&2
+        exec sleep infinity
+    fi
+    exit "$status"
+}
+
 role=${1:-}
 case $role in
 head)
@@ -29,7 +50,7 @@ gateway)
     shift
     ray start --address "$RAY_HEAD" --node-ip-address "$(own_address)" --num-cpus 0 \
         --object-store-memory "$RAY_STORE_BYTES"
-    exec "$@"
+    serve "$@"
     ;;
 *)
     echo "role: expected head, worker or gateway, got '$role'" >&2

@@ -132,6 +132,11 @@ class Pool:
             self._scaler.close()
 
     @property
+    def versions(self) -> tuple[int, int]:
+        """Numbers of the current versions of agents and environments; 0 before there is one."""
+        return self._parts.versions.agents.number, self._parts.versions.envs.number
+
+    @property
     def num_workers(self) -> int:
         """Number of workers for calls that begin now."""
         return len(self._parts.workers)
@@ -183,6 +188,9 @@ class Pool:
                 ids = sorted({spec.id for spec in pool.status().env_specs})
                 extra = {"env": ", ".join(ids), "workers": len(parts.workers), "seed": parts.seed}
                 _log.info("sampler restored", extra=extra)
+                if env.id not in ids:
+                    event = "the saved sampler has another environment than the settings: --no-adopt begins anew"
+                    _log.warning(event, extra={"env": env.id})
             else:
                 await parts.begin(env)
             await journal.begin(pool._state, lambda: journal_header(parts))

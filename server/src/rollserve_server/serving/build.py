@@ -74,7 +74,7 @@ class Extras:
 
 async def start_samplers(backend: ServerBackend, settings: Settings) -> Samplers:
     """Start the samplers. Errors about the environment of the default one name the settings at fault."""
-    saved = SaveFile.of(settings).read(allowed_paths(settings))
+    saved = SaveFile.of(settings).read(allowed_paths(settings)) if settings.ray.adopt else None
     with naming_settings() if saved is None else within("save_path"):
         return await Samplers.start(
             backend,

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["SaveFile"]
 
 _log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+"""How often to look whether there was an update."""
+_REST_FACTOR = 10.0
+"""Time between a save and the next one, as a multiple of how long it took."""
 
 
 class SaveFile:
@@ -82,9 +88,14 @@ class SaveFile:
         metrics.count_save(is_saved=is_saved)
 
     async def _save_often(self, pool: Pool, metrics: Metrics) -> None:
+        """Save whenever the time between two saves is over, and soon after each update."""
+        look_seconds = min(_LOOK_SECONDS, self._seconds)
         while self._path is not None:
-            await asyncio.sleep(self._seconds)
+            began, versions = time.monotonic(), pool.versions
             await asyncio.shield(self.save(pool, metrics))
+            await asyncio.sleep(max(look_seconds, _REST_FACTOR * (time.monotonic() - began)))
+            while pool.versions == versions and time.monotonic() < began + self._seconds:  # noqa: ASYNC110  # cheap
+                await asyncio.sleep(look_seconds)
 
 
 def _write(path: Path, saved: SavedSampler) -> None:

@@ -119,8 +119,8 @@ class RaySettings(Group):
     )
     adopt: bool = Field(
         default=True,
-        description="Whether to take over a sampler that an earlier server left in the namespace. With false, it is "
-        "ended and a new one is started.",
+        description="Whether to go on with a sampler that an earlier server left, in the namespace or in the file of "
+        "--save-path. With false, it is ended and a new one is started.",
     )
     keep_workers: bool = Field(
         default=False,

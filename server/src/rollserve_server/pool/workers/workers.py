@@ -239,8 +239,8 @@ class Workers(Sequence[WorkerSlot]):
         """Begin to replace workers while calls run.
 
         Replaced are workers that a server of another version has made, one by one, and from then on those of machines
-        that are about to leave. Each gives its place to a new one between two calls, or after 10 s in the middle of a call, which then runs its
-        work again.
+        that are about to leave. Each gives its place to a new one between two calls, or after 10 s in the middle of a
+        call, which then runs its work again.
         """
         self._renewing = asyncio.create_task(self._renew_all())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 import threading
@@ -28,8 +29,9 @@ _RECENT_SECONDS = 10.0
 """Time after the kernel ended a process in which a lost worker is assumed to be that process."""
 _PERIOD_SECONDS = 0.5
 _CONNECT_SECONDS = 2.0
-_HEAD_SECONDS = 5.0
-"""Limit of the head's absence: a head that keeps its state elsewhere comes back, and Ray goes on with it."""
+_HEAD_SECONDS = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", 10.0)) / 2  # noqa: SIM112  # Ray names it
+"""Limit of the head's absence: half of the time after which Ray ends the nodes of a cluster without a head. A head that
+keeps its state in Redis comes back, and Ray goes on with it."""
 _RAYLET_SECONDS = 1.0
 """Limit of the absence of this machine's raylet: a lost raylet does not come back."""
 
