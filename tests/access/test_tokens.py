@@ -150,7 +150,8 @@ def test_tokens_and_log_lines_do_not_meet(asking: LocalServer, tokens: Tokens, f
     log = (folder / "log").read_text()
     assert text not in log
     assert text.removeprefix("rst_") not in log
-    refused = [json.loads(line) for line in log.splitlines() if caught.value.request_id in line]
+    events = [json.loads(line) for line in log.splitlines() if caught.value.request_id in line]
+    refused = [event for event in events if event["event"] == "call refused"]
     assert [event["principal"] for event in refused] == ["quiet"]
 
 

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import rollserve
 from containers.engine import ROOT, CommandError, Engine
 from containers.images import BASE, prepare_base, prepare_grafana, prepare_prometheus
@@ -60,6 +62,7 @@ class Scenario:
             "nodes 4 to 2, calls run": lambda: self.scale(2),
             "worker's container killed": self.kill_worker,
             "gateway killed": self.kill_gateway,
+            "gateway's process stopped": self.stop_gateway,
             "gateway restarted": self.restart_gateway,
             "worker cut off, and back": self.cut_off_worker,
             "certificate renewed": self.renew_certificate,
@@ -261,6 +264,14 @@ class Scenario:
         _check_is_same(before, after)
         return f"{seconds:.1f} s until it serves; same sampler, stream resumed with the same bytes"
 
+    def stop_gateway(self) -> str:
+        """Stop the gateway's process: its watchdog kills it, and the next one takes the sampler over."""
+        with self._connect() as sampler:
+            before = sampler.status()
+            seconds = self._kill("gateway", lambda: self._wait_until_served(sampler), _stop_server)
+            _check_is_same(before, sampler.status())
+        return f"{seconds:.1f} s until it serves; same sampler"
+
     def restart_gateway(self) -> str:
         """Restart the gateway in order, as after a change of its settings."""
         with self._connect() as sampler:
@@ -412,12 +423,23 @@ class Scenario:
     def _load(self, *, may_fail: bool = False) -> Load:
         return Load(self._connect, self._expected, may_fail=may_fail)
 
-    def _kill(self, service: str, until: Callable[[], None]) -> float:
-        """Kill a container as a crash would, so that the engine restarts it; return the seconds until a condition."""
+    def _kill(
+        self,
+        service: str,
+        until: Callable[[], None],
+        harm: Callable[[int], None] = lambda pid: os.kill(pid, signal.SIGKILL),
+    ) -> float:
+        """Kill a container as a crash would, so that the engine restarts it; return the seconds until a condition.
+
+        Args:
+            service: the container's service.
+            until: waits for the condition.
+            harm: does something else to the container instead, given the id of its first process.
+        """
         container = self._engine.containers(service)[0]
         before = self._engine.inspect(container)
         began = time.monotonic()
-        os.kill(before["State"]["Pid"], signal.SIGKILL)
+        harm(before["State"]["Pid"])
         until()
         seconds = time.monotonic() - began
         assert self._engine.inspect(container)["RestartCount"] > before["RestartCount"], f"{service} was not restarted"
@@ -492,6 +514,16 @@ def _busy() -> str:
 def _said(load: Load) -> str:
     errors = f", {load.num_errors} errors" if load.num_errors else ""
     return f"{load.num_calls} calls right{errors}, the longest in {load.longest_seconds:.1f} s"
+
+
+def _stop_server(init: int) -> None:
+    """Stop the server that a container's first process has started."""
+    (server,) = (
+        each
+        for each in psutil.Process(init).children()
+        if each.cmdline()[1:2] == ["/opt/rollserve/bin/rollserve-server"]
+    )
+    server.suspend()
 
 
 def _wait(condition: Callable[[], bool], what: str, seconds: float = 180.0, period: float = 0.25) -> None:

@@ -124,8 +124,8 @@ def test_scopes_on_another_sampler_are_enough_for_rpcs_of_no_sampler_only(tmp_pa
 
 
 def test_fuzzing_inputs_cover_all_methods_and_are_reproducible() -> None:
-    inputs = [input_of(3, number) for number in range(600)]
-    assert inputs == [input_of(3, number) for number in range(600)]
+    inputs = [input_of(3, number) for number in range(800)]
+    assert inputs == [input_of(3, number) for number in range(800)]
     counts = Counter(chosen.method.name for chosen in inputs)
     assert counts.keys() == {method.name for method in METHODS}
     for name in counts:

@@ -57,7 +57,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with a flag and a file; tests write the file, and reload it."""
     folder = tmp_path_factory.mktemp("reloading")
     (folder / "config").write_text(json.dumps(common(folder)))
-    with serving(folder, "--config", str(folder / "config"), "--max-waiting-calls", "7") as server:
+    with serving(
+        folder, "--config", str(folder / "config"), "--max-waiting-calls", "7", "--max-samplers", "2"
+    ) as server:
         yield Served(server, folder)
 
 
@@ -92,6 +94,21 @@ def test_reload_uses_new_values_and_names_what_needs_a_restart(served: Served) -
             sampler.update_env("profile:pole")
 
 
+def test_reload_reaches_samplers_that_clients_have_created(served: Served) -> None:
+    served.write()
+    with rollserve.connect(served.server.address, sampler="other") as other:
+        other.reload_settings()
+        other.create_sampler("CartPole-v1")
+        other.update_agent(rollserve.RandomAgent())
+        served.write(max_call_steps=100, max_sampler_rows=1)
+        other.reload_settings()
+        with raises(rollserve.LimitError, quotes="--max-call-steps"):
+            other.obtain_samples(200)
+        other.delete_sampler()
+        with raises(rollserve.LimitError, quotes="--max-sampler-rows"):
+            other.create_sampler("CartPole-v1", quota=rollserve.Quota(num_rows=2))
+
+
 @pytest.mark.parametrize(
     ("settings", "quotes"),
     [
@@ -103,8 +120,10 @@ def test_reload_uses_new_values_and_names_what_needs_a_restart(served: Served) -
     ],
 )
 def test_invalid_file_changes_nothing(served: Served, settings: dict[str, object], quotes: str) -> None:
-    served.write(**settings)
     with rollserve.connect(served.server.address) as sampler:
+        served.write()
+        sampler.reload_settings()
+        served.write(**settings)
         with raises(rollserve.RollserveError, quotes=quotes):
             sampler.reload_settings()
         served.write()
@@ -112,8 +131,10 @@ def test_invalid_file_changes_nothing(served: Served, settings: dict[str, object
 
 
 def test_hang_up_reloads_and_is_audited(served: Served) -> None:
-    served.write(max_rpcs=1)
     with rollserve.connect(served.server.address) as sampler:
+        served.write()
+        sampler.reload_settings()
+        served.write(max_rpcs=1)
         sampler.update_agent(rollserve.RandomAgent())
         with sampler.stream_samples(2**40):
             served.server.process.send_signal(signal.SIGHUP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -24,12 +25,13 @@ def watchdog_of(pid: int) -> psutil.Process:
 @pytest.mark.slow  # 10 s
 def test_hanging_loop_is_killed_with_its_stacks_in_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    options = (*LIGHT, "--watchdog-seconds", "4")
+    options = (*LIGHT, "--watchdog-seconds", "4", "--log-json")
     with local_server(*options, log=log, environment=server_environment(), module="pausing_server") as server:
         with pytest.raises(RuntimeError, match="ended"):
             server.request(f"stand_still 0 {tmp_path / 'never'}")
         assert server.process.wait(60) == -signal.SIGKILL
     text = log.read_text()
+    assert all(map(json.loads, text.splitlines()))
     assert "the event loop has not run for 4 s" in text
     assert "in _stand_still" in text, "the stacks show where it hung"
 

@@ -43,8 +43,10 @@ def _watch(descriptor: int, seconds: float) -> None:
 
 
 def _kill(parent: int, seconds: float) -> None:
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-    sys.stderr.write(f"{stamp} ERROR   killed: the event loop has not run for {seconds:g} s\n")
+    import datetime  # which a parent that does not hang need not hold
+
+    moment = datetime.datetime.now().astimezone().isoformat(" ", "milliseconds")
+    sys.stderr.write(f"{moment} ERROR   killed: the event loop has not run for {seconds:g} s\n")
     sys.stderr.flush()
     with contextlib.suppress(ProcessLookupError):
         os.kill(parent, signal.SIGUSR2)

@@ -10,7 +10,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/journal.proto.
  */
 export const file_rollserve_v1_journal: GenFile = /*@__PURE__*/
-  fileDesc("Chpyb2xsc2VydmUvdjEvam91cm5hbC5wcm90bxIMcm9sbHNlcnZlLnYxIq8BCg5Kb3VybmFsUmVxdWVzdBINCgVub25jZRgBIAEoDBIrCgZtZXRob2QYAiABKA4yGy5yb2xsc2VydmUudjEuSm91cm5hbE1ldGhvZBINCgVlcG9jaBgDIAEoAxIpCgVvd25lchgEIAEoCzIaLnJvbGxzZXJ2ZS52MS5Kb3VybmFsT3duZXISFgoOb3JwaGFuX3NlY29uZHMYBSABKAESDwoHZGlzY2FyZBgGIAEoCCIwCgxKb3VybmFsT3duZXISDAoEaG9zdBgBIAEoCRISCgpwcm9jZXNzX2lkGAIgASgDIp8BCg1Kb3VybmFsQW5zd2VyEg0KBW5vbmNlGAEgASgMEg0KBWVwb2NoGAIgASgDEikKBW93bmVyGAMgASgLMhoucm9sbHNlcnZlLnYxLkpvdXJuYWxPd25lchIVCg1yZW5ld2FsX2NvdW50GAQgASgDEhQKDGZvbGxvd3NfbG9zcxgFIAEoCBIYChBzb2Z0d2FyZV92ZXJzaW9uGAYgASgJKp0BCg1Kb3VybmFsTWV0aG9kEh4KGkpPVVJOQUxfTUVUSE9EX1VOU1BFQ0lGSUVEEAASGgoWSk9VUk5BTF9NRVRIT0RfQUNRVUlSRRABEhoKFkpPVVJOQUxfTUVUSE9EX1JFU1RPUkUQAhIYChRKT1VSTkFMX01FVEhPRF9XUklURRADEhoKFkpPVVJOQUxfTUVUSE9EX1JFTEVBU0UQBEIaChZpby5naXRodWIucm9sbHNlcnZlLnYxUAFiBnByb3RvMw");
+  fileDesc("Chpyb2xsc2VydmUvdjEvam91cm5hbC5wcm90bxIMcm9sbHNlcnZlLnYxIr8BCg5Kb3VybmFsUmVxdWVzdBINCgVub25jZRgBIAEoDBIrCgZtZXRob2QYAiABKA4yGy5yb2xsc2VydmUudjEuSm91cm5hbE1ldGhvZBINCgVlcG9jaBgDIAEoAxIpCgVvd25lchgEIAEoCzIaLnJvbGxzZXJ2ZS52MS5Kb3VybmFsT3duZXISFgoOb3JwaGFuX3NlY29uZHMYBSABKAESDwoHZGlzY2FyZBgGIAEoCBIOCgZ1bnVzZWQYByABKAgiMAoMSm91cm5hbE93bmVyEgwKBGhvc3QYASABKAkSEgoKcHJvY2Vzc19pZBgCIAEoAyKvAQoNSm91cm5hbEFuc3dlchINCgVub25jZRgBIAEoDBINCgVlcG9jaBgCIAEoAxIpCgVvd25lchgDIAEoCzIaLnJvbGxzZXJ2ZS52MS5Kb3VybmFsT3duZXISFQoNcmVuZXdhbF9jb3VudBgEIAEoAxIUCgxmb2xsb3dzX2xvc3MYBSABKAgSGAoQc29mdHdhcmVfdmVyc2lvbhgGIAEoCRIOCgZmb3JtYXQYByABKA0qtgEKDUpvdXJuYWxNZXRob2QSHgoaSk9VUk5BTF9NRVRIT0RfVU5TUEVDSUZJRUQQABIaChZKT1VSTkFMX01FVEhPRF9BQ1FVSVJFEAESGgoWSk9VUk5BTF9NRVRIT0RfUkVTVE9SRRACEhgKFEpPVVJOQUxfTUVUSE9EX1dSSVRFEAMSGgoWSk9VUk5BTF9NRVRIT0RfUkVMRUFTRRAEEhcKE0pPVVJOQUxfTUVUSE9EX1JFQUQQBUIaChZpby5naXRodWIucm9sbHNlcnZlLnYxUAFiBnByb3RvMw");
 
 /**
  * A request of a server to the journal of a sampler on a Ray cluster. Each SavedRecord of a state or an entry follows it,
@@ -18,8 +18,8 @@ export const file_rollserve_v1_journal: GenFile = /*@__PURE__*/
  * derives from the sampler's secret. The answer has the same form. Large agents are records beside the request, with an
  * HMAC-SHA256 of their own.
  *
- * The journal may be of another version than the server, which gets the lease and the state from it, and then hands all of
- * the state to a journal of its own version. The server refuses a state whose header has a higher `format` than its own.
+ * The journal may be of another version than the server, which gets the lease and the state from it. The server refuses a
+ * state whose header has a higher `format` than its own.
  *
  * @generated from message rollserve.v1.JournalRequest
  */
@@ -65,6 +65,14 @@ export type JournalRequest = Message<"rollserve.v1.JournalRequest"> & {
    * @generated from field: bool discard = 6;
    */
   discard: boolean;
+
+  /**
+   * Whether the server has not come to serve the sampler, where it ends its lease: the sampler then counts as without a
+   * server since its last one.
+   *
+   * @generated from field: bool unused = 7;
+   */
+  unused: boolean;
 };
 
 /**
@@ -103,7 +111,7 @@ export const JournalOwnerSchema: GenMessage<JournalOwner> = /*@__PURE__*/
   messageDesc(file_rollserve_v1_journal, 1);
 
 /**
- * The journal's answer. The state that an earlier server left follows, if the server has got the lease.
+ * The journal's answer. The state follows, if the server has got the lease, or reads it.
  *
  * @generated from message rollserve.v1.JournalAnswer
  */
@@ -149,6 +157,13 @@ export type JournalAnswer = Message<"rollserve.v1.JournalAnswer"> & {
    * @generated from field: string software_version = 6;
    */
   softwareVersion: string;
+
+  /**
+   * The format of the requests that the journal knows. A server replaces a journal of another format.
+   *
+   * @generated from field: uint32 format = 7;
+   */
+  format: number;
 };
 
 /**
@@ -199,6 +214,13 @@ export enum JournalMethod {
    * @generated from enum value: JOURNAL_METHOD_RELEASE = 4;
    */
   RELEASE = 4,
+
+  /**
+   * Answer with the state, whoever has the lease. Journals of servers before 0.4.0 answer without.
+   *
+   * @generated from enum value: JOURNAL_METHOD_READ = 5;
+   */
+  READ = 5,
 }
 
 /**
