@@ -69,7 +69,10 @@ def _tidy_up(engine: Engine, folder: Path) -> None:
     """Remove what a step that failed has left, and keep its logs."""
     if not engine.containers(all_states=True):
         return
-    for command in (["logs", "--no-color"], ["--profile", "monitoring", "--profile", "example", "down", "--volumes"]):
+    for command in (
+        ["logs", "--no-color"],
+        ["--profile", "monitoring", "--profile", "example", "--profile", "standby", "down", "--volumes"],
+    ):
         try:
             printed = engine.compose(*command)
         except CommandError as error:

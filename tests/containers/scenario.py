@@ -27,10 +27,13 @@ from containers.load import Load, digest, new_agent, references
 __all__ = ["Scenario"]
 
 ADDRESS = "127.0.0.1:50051"
+ADDRESSES = f"{ADDRESS},127.0.0.1:50052"
+"""Of both gateways."""
 MAX_BYTES = 1_600_000_000
 MAX_CODE_BYTES = 20_000_000
 MAX_HEALTHY_SECONDS = 10.0
 _IMAGES = tuple(f"rollserve-{target}:{rollserve.__version__}" for target in ("server", "worker", "trainer"))
+_OTHER_VERSION = "0.0.1"
 _STREAM_STEPS = 400_000
 
 
@@ -47,6 +50,7 @@ class Scenario:
         self._files: dict[str, Path] = {}
         self._expected: list[str] = []
         self._has_grafana = False
+        self._gateways = ["standby", "gateway"]  # the one that serves is the last
         self.steps: dict[str, Callable[[], str]] = {
             "base image": lambda: prepare_base(engine),
             "build": self.build,
@@ -67,6 +71,8 @@ class Scenario:
             "worker cut off, and back": self.cut_off_worker,
             "certificate renewed": self.renew_certificate,
             "token replaced": self.replace_token,
+            "upgraded, gateway first": lambda: self.upgrade(_OTHER_VERSION, workers_first=False),
+            "downgraded, workers first": lambda: self.upgrade(rollserve.__version__, workers_first=True),
             "head killed": self.kill_head,
             "metrics and alerts": self.check_metrics,
             "picture": self.take_picture,
@@ -335,13 +341,71 @@ class Scenario:
             return f"the old one is refused; {_said(load)}"
         raise AssertionError("the old token was accepted")
 
-    def kill_head(self) -> str:
-        """Kill Ray's head, and with it the cluster: all start again, with a new sampler."""
-        with self._load(may_fail=True) as load, self._connect() as sampler:
-            age = sampler.status().counters.uptime_seconds
-            seconds = self._kill("head", lambda: self._wait_for_new_sampler(sampler, age))
+    def upgrade(self, version: str, *, workers_first: bool) -> str:
+        """Replace gateways and nodes by those of another version, one after the other, while calls run.
+
+        Args:
+            version: the version.
+            workers_first: whether nodes are replaced before gateways.
+        """
+        engine = self._engine
+        if version != rollserve.__version__:
+            self._build_other_version()
+        engine.environment["ROLLSERVE_VERSION"] = version
+        up = ("--profile", "standby", "up", "--detach", "--no-deps")
+        steps = [lambda: self._replace_gateways(up), lambda: self._replace_nodes(up)]
+        with self._load(ADDRESSES) as load, self._connect(ADDRESSES) as sampler:
+            before = sampler.status()
+            for step in reversed(steps) if workers_first else steps:
+                step()
+            self._wait_for_workers(sampler, 2)
+            after = sampler.status()
+            assert after.server_version == version, f"the server has version {after.server_version}"
+            _check_is_same(before, after)
             load.wait_for_calls(4)
-        return f"{seconds:.1f} s until a new sampler has 2 workers; {_said(load)}"
+        if version == rollserve.__version__:  # the other steps know one gateway
+            for command in (["stop"], ["rm", "--force"]):
+                engine.compose("--profile", "standby", *command, "standby")
+        return f"version {version}, same sampler; {_said(load)}"
+
+    def _build_other_version(self) -> None:
+        """Make images of another version: the same code, which says otherwise."""
+        for name in _IMAGES[:2]:
+            other = f"{name.rpartition(':')[0]}:{_OTHER_VERSION}"
+            change = f"sed -i 's/^__version__ = .*/__version__ = \"{_OTHER_VERSION}\"/' $file"
+            find = "file=$(python -c 'import rollserve_server; print(rollserve_server.__file__)')"
+            (self._folder / "Dockerfile").write_text(f"FROM {name}\nUSER 0\nRUN {find} && {change}\nUSER 10001\n")
+            self._engine.docker("build", "--tag", other, str(self._folder), "--file", str(self._folder / "Dockerfile"))
+
+    def _replace_gateways(self, up: tuple[str, ...]) -> None:
+        """Replace the gateway that stands by, or start one, and then the other, whose sampler it takes over."""
+        for service in self._gateways:
+            self._engine.compose(*up, service)
+            self._wait_until_healthy(self._engine.containers(service)[0])
+        self._gateways.reverse()  # the first one stands by now
+
+    def _replace_nodes(self, up: tuple[str, ...]) -> None:
+        """Add as many nodes as there are, and stop the old ones: their workers move."""
+        old = self._engine.containers("worker")
+        scaling = ["--no-recreate", "--scale", f"worker={2 * len(old)}"]
+        self._engine.compose(*up, *scaling, "worker")
+        for container in self._engine.containers("worker"):
+            self._wait_until_healthy(container)
+        for container in old:
+            self._engine.docker("stop", "--time", "40", container)
+            self._engine.docker("rm", container)
+
+    def kill_head(self) -> str:
+        """Kill Ray's head, and with it the cluster: all start again, and the sampler goes on as it was saved."""
+        with self._load(may_fail=True) as load, self._connect() as sampler:
+            before = sampler.status()
+            seconds = self._kill("head", lambda: self._wait_for_new_sampler(sampler, before.counters.uptime_seconds))
+            load.wait_for_calls(4)
+            after = sampler.status()
+        assert after.policy_version == before.policy_version, "the agent was lost"
+        num_calls = before.counters.num_completed_calls, after.counters.num_completed_calls
+        assert num_calls[1] > num_calls[0] > 0, f"calls were lost: {num_calls}"
+        return f"{seconds:.1f} s until the sampler has its agent, counters and 2 workers; {_said(load)}"
 
     # What is seen
 
@@ -399,7 +463,8 @@ class Scenario:
     def stop(self) -> str:
         """End the project: nothing may be left."""
         began = time.monotonic()
-        self._engine.compose("--profile", "monitoring", "--profile", "example", "down", "--volumes", "--timeout", "30")
+        profiles = [part for name in ("monitoring", "example", "standby") for part in ("--profile", name)]
+        self._engine.compose(*profiles, "down", "--volumes", "--timeout", "30")
         seconds = time.monotonic() - began
         assert not self._engine.containers(all_states=True)
         assert self._engine.network("") not in self._engine.docker("volume", "ls", "--quiet")
@@ -417,11 +482,11 @@ class Scenario:
         for path in new.iterdir():  # in one step each, because clients read them
             path.replace(folder / path.name)
 
-    def _connect(self, **options: Any) -> rollserve.Sampler:
-        return rollserve.connect(ADDRESS, timeout=120, shared=True, **options, **self._files)
+    def _connect(self, address: str = ADDRESS, **options: Any) -> rollserve.Sampler:
+        return rollserve.connect(address, timeout=120, shared=True, **options, **self._files)
 
-    def _load(self, *, may_fail: bool = False) -> Load:
-        return Load(self._connect, self._expected, may_fail=may_fail)
+    def _load(self, address: str = ADDRESS, *, may_fail: bool = False) -> Load:
+        return Load(lambda: self._connect(address), self._expected, may_fail=may_fail)
 
     def _kill(
         self,
@@ -520,7 +585,7 @@ def _stop_server(init: int) -> None:
     """Stop the server that a container's first process has started."""
     (server,) = (
         each
-        for each in psutil.Process(init).children()
+        for each in psutil.Process(init).children(recursive=True)
         if each.cmdline()[1:2] == ["/opt/rollserve/bin/rollserve-server"]
     )
     server.suspend()

@@ -69,14 +69,18 @@ def test_service_has_limits_and_no_privileges(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["read_only"] is True
-    assert not {"privileged", "cap_add", "user", "pid"} & service.keys()
+    assert not {"privileged", "cap_add", "pid"} & service.keys()
+    assert service.get("user", "").partition(":")[0] not in ("0", "root")
     for mount in service.get("tmpfs", ()):
         assert "size=" in mount
 
 
-def test_only_the_gateway_publishes_a_port_and_on_this_machine_by_default() -> None:
+def test_only_gateways_publish_a_port_and_on_this_machine_by_default() -> None:
     ports = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert ports == {"gateway": ["${ROLLSERVE_PUBLISH:-127.0.0.1:50051}:50051"]}
+    assert ports == {
+        "gateway": ["${ROLLSERVE_PUBLISH:-127.0.0.1:50051}:50051"],
+        "standby": ["${ROLLSERVE_PUBLISH_STANDBY:-127.0.0.1:50052}:50051"],
+    }
     assert not any(service.get("network_mode") == "host" for service in SERVICES.values())
 
 
@@ -89,8 +93,9 @@ def test_development_publishes_on_this_machine_alone() -> None:
 def test_nodes_of_the_cluster_and_prometheus_reach_nothing_else() -> None:
     assert COMPOSE["networks"]["cluster"]["internal"]
     assert COMPOSE["networks"]["monitoring"]["internal"]
-    for name in ("head", "worker"):
-        assert SERVICES[name]["networks"] == ["cluster"]
+    assert COMPOSE["networks"]["store"]["internal"]
+    networks = {name: SERVICES[name]["networks"] for name in ("head", "worker", "redis")}
+    assert networks == {"head": ["cluster", "store"], "worker": ["cluster"], "redis": ["store"]}
     assert SERVICES["trainer"]["networks"] == ["clients"]
 
 
@@ -104,6 +109,8 @@ def test_each_container_has_only_its_secrets() -> None:
         "head": {"cluster-secrets"},
         "worker": {"cluster-secrets"},
         "gateway": {"cluster-secrets", "gateway-secrets"},
+        "standby": {"cluster-secrets", "gateway-secrets"},
+        "redis": set(),
         "trainer": {"client-secrets"},
         "prometheus": set(),
         "grafana": {"grafana-secrets"},
@@ -141,7 +148,13 @@ def test_volumes_networks_and_targets_exist() -> None:
 
 def test_profiles_are_optional() -> None:
     profiles = {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service}
-    assert profiles == {"trainer": ["example"], "prometheus": ["monitoring"], "grafana": ["monitoring"]}
+    assert profiles == {
+        "standby": ["standby"],
+        "redis": ["redis"],
+        "trainer": ["example"],
+        "prometheus": ["monitoring"],
+        "grafana": ["monitoring"],
+    }
 
 
 def test_settings_of_the_gateway_exist() -> None:
