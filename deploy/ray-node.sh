@@ -40,7 +40,13 @@ serve() {
 role=${1:-}
 case $role in
 head)
-    set -- --head --port 6379 --node-ip-address "$(hostname -i)" --num-cpus 0 --include-dashboard false
+    if [ -n "${RAY_REDIS_ADDRESS:-}" ]; then
+        set -- --redis-password "$(cat "$RAY_AUTH_TOKEN_PATH")"
+    else
+        unset RAY_REDIS_ADDRESS
+        set --
+    fi
+    set -- "$@" --head --port 6379 --node-ip-address "$(hostname -i)" --num-cpus 0 --include-dashboard false
     ;;
 worker)
     set -- --address "$RAY_HEAD" --node-ip-address "$(own_address)" --node-manager-port 6380 \

@@ -16,6 +16,7 @@ import yaml
 from click.core import ParameterSource
 
 from rollserve_server import __version__
+from rollserve_server.backups import backup_command
 from rollserve_server.check_env import check_env_command
 from rollserve_server.errors import InvalidValueError, shorten
 from rollserve_server.init_tls import init_tls_command
@@ -301,9 +302,9 @@ _CONFIG = click.Option(
 
 main = click.Group(
     "rollserve-server",
-    commands=[check_env_command, init_tls_command, token_command],
+    commands=[backup_command, check_env_command, init_tls_command, token_command],
     invoke_without_command=True,
-    subcommand_metavar="[check-env … | init-tls … | token …]",
+    subcommand_metavar="[backup … | check-env … | init-tls … | token …]",
     callback=click.pass_context(_run),
     params=[
         *map(_option, _FIELDS),
