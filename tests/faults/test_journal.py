@@ -67,6 +67,8 @@ class LastingBackend(KillableBackend):
         self.is_failing = False
         self.is_roomy = True
         self._epoch = 0
+        self._found: dict[int, Any] = {}
+        self._has_begun = False
 
     def left(self) -> SavedSampler | None:
         """Return the state in the journal, as the next pool reads it."""
@@ -79,6 +81,7 @@ class LastingBackend(KillableBackend):
         if (left := self.left()) is not None:
             check(left)
         self._epoch += 1
+        self._found, self._has_begun = dict(self.handles), False
         journal: Any = await super().open_journal(check)
         journal.epoch, journal.state = self._epoch, self.left()
         journal.follows_loss = journal.state is None and self._epoch > 1
@@ -87,8 +90,10 @@ class LastingBackend(KillableBackend):
 
     async def _begin(self, state: Callable[[], SavedSampler], header: Callable[[], SavedHeader]) -> None:
         self._header = header
-        if self.kept is None:
+        if self.kept is None or self._has_begun:  # the sampler was restored
             self.kept = KeptRecords(map(b"".join, sampler_records(state())))
+
+        self._has_begun = True
 
     async def _write(self, **changes: Any) -> None:
         if self.is_failing:
@@ -102,7 +107,7 @@ class LastingBackend(KillableBackend):
         return super().create_worker(worker_index, settings)
 
     def find_worker(self, worker_index: int) -> Any:
-        return self.handles.get(worker_index)
+        return self._found.pop(worker_index, None)
 
 
 class _NeverStarts:
@@ -125,6 +130,40 @@ async def pool_on(
         yield pool
     finally:
         await pool.close(keep=keep)
+
+
+async def test_restored_sampler_is_the_next_servers() -> None:
+    backend = LastingBackend()
+    async with pool_on(backend) as pool:
+        await pool.update_agent([RandomSpec()])
+        await sample(pool, AtLeast(100))
+        saved = await pool.save()
+        expected = await sample(pool, AtLeast(100))
+        await pool.update_agent([ConstantSpec({"": np.array(1)})])
+        before = run_of(pool)
+        await pool.restore(saved)
+        assert run_of(pool) != before
+        assert pool.status().policy_version == 1
+        assert equal(await sample(pool, AtLeast(100)), expected)
+        run, own = run_of(pool), await sample(pool, AtLeast(100), seed=3)
+    async with pool_on(backend, keep=False) as pool:
+        assert (run_of(pool), pool.status().policy_version) == (run, 1)
+        assert equal(await sample(pool, AtLeast(100), seed=3), own)
+
+
+async def test_restore_that_fails_leaves_the_journal_as_it_was() -> None:
+    backend = LastingBackend()
+    async with pool_on(backend) as pool:
+        await pool.update_agent([RandomSpec()])
+        saved = await pool.save()
+        await pool.update_agent([ConstantSpec({"": np.array(1)})])
+        run = run_of(pool)
+        backend.is_roomy = False
+        with raises(WorkerLostError):
+            await pool.restore(saved)
+        backend.is_roomy = True
+    async with pool_on(backend, keep=False) as pool:
+        assert (run_of(pool), pool.status().policy_version) == (run, 2)
 
 
 async def test_takeover_keeps_versions_counters_and_results() -> None:

@@ -856,8 +856,7 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         Raises:
             InvalidArgumentError: the bytes are incomplete, changed or of a newer format; or the server refuses an
                 environment or an agent.
-            PreconditionError: the server's settings would make other episodes (`Reason.SAVED_SAMPLER`), or the sampler
-                outlives its server on an existing Ray cluster.
+            PreconditionError: the server's settings would make other episodes (`Reason.SAVED_SAMPLER`).
             RollserveError: the call failed.
             TypeError: neither bytes nor a path.
             OSError: the file cannot be read.

@@ -439,8 +439,7 @@ class SamplerServiceServicer(object):
         saved sampler's next calls would have, to the last bit, as far as its environments are reproducible. It is a new run:
         calls that run or wait, and calls of earlier clients that name their run, fail with SAMPLER_RUN. The number of workers
         becomes the saved one. Agents and environments are accepted as UpdateAgent and UpdateEnv accept them. A restore that
-        fails changes nothing. A sampler that outlives its server, on an existing Ray cluster, is restored only at the server's
-        start (`--save-path`): FAILED_PRECONDITION.
+        fails changes nothing.
 
         Reasons: SAVED_SAMPLER, TOO_MANY_WORKERS, the reasons of UpdateAgent and UpdateEnv.
         """

@@ -16,7 +16,7 @@ from rollserve_server.errors import DomainError, InvalidValueError, NotReadyErro
 from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.samplings import Samplings
 from rollserve_server.pool.calls.stream import Streams
-from rollserve_server.pool.journal.journal import NoJournal
+from rollserve_server.pool.journal.journal import NextJournal
 from rollserve_server.pool.parts import PoolParts, decide, reloaded
 from rollserve_server.pool.requests import ANY_VERSIONS
 from rollserve_server.pool.resizing import Resizing
@@ -229,7 +229,6 @@ class Pool:
         Calls that run lose their workers, and queued calls fail. A reset that fails has changed nothing.
 
         Raises:
-            NotReadyError: the sampler outlives its server.
             WorkerLostError, NotFoundError, InvalidValueError, NotAllowedError: as of `start`.
         """
         await self._begin_again("reset", self._first_settings, lambda parts: parts.begin(self._env))
@@ -247,7 +246,7 @@ class Pool:
             client_id: id of the client to whom its versions belong; empty for none in particular.
 
         Raises:
-            NotReadyError: the sampler outlives its server, or the saved one does not fit this server's settings.
+            NotReadyError: the saved sampler does not fit this server's settings.
             InvalidValueError, NotFoundError, NotAllowedError, OverLimitError, WorkerLostError: it is not accepted here;
                 nothing has changed then.
         """
@@ -262,14 +261,12 @@ class Pool:
         self, what: str, settings: PoolSettings, prepare: Callable[[PoolParts], Awaitable[None]]
     ) -> None:
         """Begin a new run, with parts that a function has prepared; errors say what was done."""
-        if not isinstance(self._parts.journal, NoJournal):
-            text = f"a sampler on an existing Ray cluster, which outlives its server, cannot be {what}"
-            raise NotReadyError(text, reason=Reason.SAVED_SAMPLER)
         async with self._beginning_again:
             self._check_open()
             old = self._parts
             async with old.versions.changing_envs, old.versions.updating:
-                parts = PoolParts(self._backend, settings, old.journal)
+                journal = NextJournal(old.journal)
+                parts = PoolParts(self._backend, settings, journal)
                 try:
                     await prepare(parts)
                 except BaseException:
@@ -280,6 +277,8 @@ class Pool:
                 old.versions.refuse_updates(refusal)
                 self._samplings.end_prefetch(drop=True)
                 self._use(parts)
+                await journal.begin(self._state, lambda: journal_header(parts))
+                parts.workers.renew()
                 await old.workers.close()
 
     async def lost(self) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.saved_sampler import SavedHeader, SavedSampler
     from rollserve_server.pool.state.versions import AgentVersion, EnvVersion
 
-__all__ = ["Changes", "Journal", "NoJournal"]
+__all__ = ["Changes", "Journal", "NextJournal", "NoJournal"]
 
 
 class Changes(TypedDict, total=False):
@@ -93,3 +93,37 @@ class NoJournal:
 
     async def close(self, *, keep: bool) -> None:
         """End nothing."""
+
+
+class NextJournal:
+    """The journal of a run that is prepared while another one goes on: nothing of it is written before it begins."""
+
+    def __init__(self, journal: Journal) -> None:
+        """Take the journal of the run that goes on."""
+        self._journal: Journal = journal._journal if isinstance(journal, NextJournal) else journal
+        self._has_begun = False
+        self.epoch = journal.epoch
+        self.state: SavedSampler | None = None
+        self.follows_loss = False
+
+    async def begin(self, state: Callable[[], SavedSampler], header: Callable[[], SavedHeader]) -> None:
+        """Keep the state of this run, in place of the other's."""
+        self._has_begun = True
+        await self._journal.begin(state, header)
+
+    async def write(self, **changes: Unpack[Changes]) -> None:
+        """Write an entry, once the run has begun."""
+        if self._has_begun:
+            await self._journal.write(**changes)
+
+    async def lost(self) -> str:
+        """Wait until another server has the sampler; return a text that says so."""
+        return await self._journal.lost()
+
+    def abandon(self) -> None:
+        """Ask nothing more of where the journal is."""
+        self._journal.abandon()
+
+    async def close(self, *, keep: bool) -> None:
+        """Leave the sampler to the next server if it is to be kept; else end the journal."""
+        await self._journal.close(keep=keep)
