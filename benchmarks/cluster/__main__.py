@@ -2,9 +2,10 @@
 
     python -m benchmarks.cluster [--machines 2,4,8] [--delay-ms X] [--loss-percent X]
 
-Each simulated machine has one worker with CartPole-v1, and reaches the gateway through Ray alone. The price is the
-processor time of the server's process, which says what one core carries also where all machines share few cores: for
-each worker in a call for one episode of each, and for a gigabyte of results. Needs root, and the program `ip`.
+Each simulated machine has one worker, and reaches the gateway through Ray alone. The price is the processor time of the
+server's process, which says what one core carries also where all machines share few cores: for each worker in a call
+for one episode of CartPole-v1 of each, and for a gigabyte of observations of 1 MiB. Needs root, the program `ip`, and
+for delay and loss `tc` and a kernel with netem.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ import rollserve
 from benchmarks.cluster.machines import cluster_of
 from rollserve_server.local import LocalServer, local_server
 
-NUM_SMALL_CALLS, NUM_LARGE_CALLS = 100, 10
-NUM_STEPS = 100_000
+NUM_SMALL_CALLS, NUM_LARGE_CALLS = 100, 5
+BULK = rollserve.EnvSpec("benchmarks.service.environments:Bulk", vectorization="rows", num_rows=1)
+"""Observations of 1 MiB."""
+NUM_STEPS = 64
 NUM_ROWS = 64
 
 
@@ -43,6 +46,7 @@ def row_of(num_machines: int, delay_ms: float, loss_percent: float) -> list[str]
     with cluster_of(num_machines, delay_ms, loss_percent) as cluster, tempfile.TemporaryDirectory() as folder:
         options = ["--env", "CartPole-v1", "--workers", str(num_machines), "--ray-address", cluster.address]
         options += ["--vectorization", "native", "--native-rows", str(NUM_ROWS), "--start-seconds", "300"]
+        options += ["--allow-module", "benchmarks.service.environments"]
         began = time.monotonic()
         with (
             local_server(*options, log=Path(folder, "log"), environment=cluster.environment) as server,
@@ -51,6 +55,8 @@ def row_of(num_machines: int, delay_ms: float, loss_percent: float) -> list[str]
             server_seconds = time.monotonic() - began
             sampler.update_agent(rollserve.RandomAgent())
             small = cpu_seconds(server, lambda: sampler.obtain_exact_episodes(1), NUM_SMALL_CALLS)
+            sampler.update_env(BULK)
+            sampler.update_agent(rollserve.RandomAgent())
             bytes_before = sampler.status().counters.message_bytes
             large = cpu_seconds(server, lambda: sampler.obtain_samples(NUM_STEPS), NUM_LARGE_CALLS)
             num_bytes = (sampler.status().counters.message_bytes - bytes_before) / (NUM_LARGE_CALLS + 1)
