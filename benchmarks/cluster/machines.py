@@ -109,7 +109,10 @@ def _started(command: list[str], log: Path, environment: Mapping[str, str], *, b
             time.sleep(0.1)
         yield
     finally:
-        everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        everyone: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
+            node = psutil.Process(process.pid)
+            everyone += [node, *node.children(recursive=True)]
         for each in everyone:
             with contextlib.suppress(psutil.Error):
                 each.kill()
