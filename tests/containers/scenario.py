@@ -402,7 +402,7 @@ class Scenario:
             seconds = self._kill("head", lambda: self._wait_for_new_sampler(sampler, before.counters.uptime_seconds))
             load.wait_for_calls(4)
             after = sampler.status()
-        assert after.policy_version == before.policy_version, "the agent was lost"
+        assert after.policy_version >= before.policy_version, "the agent was lost"  # the load has sent it once more
         num_calls = before.counters.num_completed_calls, after.counters.num_completed_calls
         assert num_calls[1] > num_calls[0] > 0, f"calls were lost: {num_calls}"
         return f"{seconds:.1f} s until the sampler has its agent, counters and 2 workers; {_said(load)}"
@@ -429,7 +429,7 @@ class Scenario:
         rules = ("promtool", "test", "rules", "/etc/prometheus/alerts_test.yml")
         self._engine.docker("exec", "--env", "TMPDIR=/prometheus", container, *rules)
         self._engine.docker("exec", container, "promtool", "check", "config", "/etc/prometheus/prometheus.yml")
-        alerts = self._results("ALERTS{alertstate='firing'}")
+        alerts = self._results("ALERTS{alertstate='firing',alertname!~'.*Restarting'}")  # they were killed
         assert not alerts, alerts
         return f"data for {len(expressions)} queries of the dashboard; tests of the alerts; none firing"
 
