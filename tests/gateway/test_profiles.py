@@ -251,6 +251,6 @@ def test_settings_of_profiles_are_checked_at_start() -> None:
 def test_names_in_profiles_are_checked_at_start(env: str, profile: dict[str, Any], field: str, quote: str) -> None:
     options = ("--env", env, "--env-kwargs", '{"n": 1}', "--profiles", json.dumps({"a": profile}))
     started = CliRunner().invoke(main, options)
-    assert started.exit_code == 1
+    assert started.exit_code == 2
     assert re.search(rf"error=['\"]{re.escape(field)}", started.output)
     assert quote in started.output

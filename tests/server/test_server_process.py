@@ -215,7 +215,7 @@ def test_options_precede_variables_and_variables_precede_the_file(tmp_path: Path
 )
 def test_environment_that_cannot_be_served_is_one_line(options: tuple[str, ...], field: str, quote: str) -> None:
     shown = run(*options, *LIGHT, "--listen", "127.0.0.1:0")
-    assert shown.returncode == 1
+    assert shown.returncode == (1 if field == "port_file" else 2)  # a folder may be there at the next start
     (line,) = (line for line in shown.stderr.splitlines() if " INFO " not in line)
     assert "cannot serve" in line
     assert f"{field}: " in line
