@@ -36,7 +36,7 @@ def configure_logging(level: str, *, as_json: bool) -> None:
     handler.addFilter(RequestIdFilter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("rollserve_server").setLevel(level)
-    faulthandler.enable()
+    faulthandler.enable(2)  # the descriptor, whatever `sys.stderr` is
     warnings.showwarning = _log_warning
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread

@@ -25,7 +25,7 @@ async def watched(seconds: float) -> AsyncGenerator[None, None]:
     Args:
         seconds: how long the loop may not run; 0 for ever.
     """
-    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, 2, all_threads=True)
     if not seconds:
         yield
         return
