@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -165,6 +166,27 @@ def test_stream_continues_at_the_gateway_that_takes_the_sampler_over(
             assert sampler.status().sampler == "moving"
         assert equal(batch, CALLS["exactly"](alone, LONG).join())
         assert second.process.poll() is None
+
+
+def test_workers_leave_a_machine_that_is_shut_down(
+    cluster: RayCluster, machine: Machine, alone: rollserve.Sampler, tmp_path: Path
+) -> None:
+    needs = options("spread", workers=2)
+    with served(cluster, tmp_path, *needs) as server, prepared(server.address) as sampler:
+        assert machine.name in hosts(sampler)
+        stopping = threading.Thread(target=machine.stop)
+        stopping.start()
+        try:
+            while stopping.is_alive():
+                batch = sampler.obtain_samples(1000, seed=4)
+                assert equal(batch, alone.obtain_samples(1000, seed=4))
+                sampler.obtain_fragments(800, seed=4, row_step_count=0)
+            assert machine.name not in hosts(sampler)
+            assert [worker.num_restarts for worker in sampler.status().workers] == [0, 0]
+            assert "worker lost" not in server.log.read_text()
+        finally:
+            stopping.join()
+            machine.start()
 
 
 @pytest.mark.parametrize("failure", ["loses power", "is cut off for long"])
