@@ -39,6 +39,10 @@ capabilities: {drop: [ALL]}
 # The cluster gives up a machine that is out of reach after 15 s; by default, after a minute.
 - {name: RAY_health_check_period_ms, value: "1000"}
 - {name: RAY_health_check_timeout_ms, value: "2000"}
+{{- if .Values.gcsFaultTolerance }}
+# How long nodes wait for a head that comes back; gateways wait half as long.
+- {name: RAY_gcs_rpc_server_reconnect_timeout_s, value: "60"}
+{{- end }}
 {{- end }}
 
 {{- define "rollserve.rayProbes" -}}
