@@ -29,6 +29,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="containers", description="Test the containers on a real engine.")
     parser.add_argument("--docker", default="docker", metavar="COMMAND", help="the engine's client (default: docker)")
     parser.add_argument("--skip", action="append", default=[], metavar="STEP", help="a step to leave out. Repeatable")
+    parser.add_argument(
+        "--upgrades", type=int, default=2, metavar="N", help="an even number of upgrades and downgrades"
+    )
     options = parser.parse_args()
     folder = Path("compose-run").absolute()
     shutil.rmtree(folder, ignore_errors=True)
@@ -38,7 +41,7 @@ def main() -> int:
         engine.docker("info")
     except CommandError as error:
         parser.exit(1, f"docker: expected a running engine, got {error}\n")
-    scenario, console = Scenario(engine, folder), Console()
+    scenario, console = Scenario(engine, folder, options.upgrades), Console()
     rows, failed = [], False
     try:
         for name, step in scenario.steps.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -44,7 +45,14 @@ class Scenario:
         steps: the steps, by their names, in their order. Each returns what it has seen, and raises if that is wrong.
     """
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
+    def __init__(self, engine: Engine, folder: Path, num_upgrades: int) -> None:
+        """Prepare the steps.
+
+        Args:
+            engine: the container engine.
+            folder: folder for logs and pictures.
+            num_upgrades: number of upgrades and downgrades.
+        """
         self._engine = engine
         self._folder = folder
         self._files: dict[str, Path] = {}
@@ -71,8 +79,7 @@ class Scenario:
             "worker cut off, and back": self.cut_off_worker,
             "certificate renewed": self.renew_certificate,
             "token replaced": self.replace_token,
-            "upgraded, gateway first": lambda: self.upgrade(_OTHER_VERSION, workers_first=False),
-            "downgraded, workers first": lambda: self.upgrade(rollserve.__version__, workers_first=True),
+            **self._upgrades(num_upgrades),
             "head killed": self.kill_head,
             "metrics and alerts": self.check_metrics,
             "picture": self.take_picture,
@@ -367,6 +374,16 @@ class Scenario:
             for command in (["stop"], ["rm", "--force"]):
                 engine.compose("--profile", "standby", *command, "standby")
         return f"version {version}, same sampler; {_said(load)}"
+
+    def _upgrades(self, number: int) -> dict[str, Callable[[], str]]:
+        steps: dict[str, Callable[[], str]] = {}
+        for position in range(number):
+            version = rollserve.__version__ if position % 2 else _OTHER_VERSION
+            workers_first = position % 4 in (1, 2)
+            name = f"{'downgrade' if position % 2 == 0 else 'upgrade'} {position + 1}, "
+            name += "workers first" if workers_first else "gateway first"
+            steps[name] = functools.partial(self.upgrade, version, workers_first=workers_first)
+        return steps
 
     def _build_other_version(self) -> None:
         """Make images of another version: the same code, which says otherwise."""
