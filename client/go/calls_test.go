@@ -197,6 +197,26 @@ func TestBrokenStreamsOfOtherClassesFail(t *testing.T) {
 	}
 }
 
+func TestCallsGoOnWithTheNextServer(t *testing.T) {
+	reasons := []rollserve.Reason{
+		rollserve.ReasonServerStopping, rollserve.ReasonSamplerTaken, rollserve.ReasonJournalLost,
+	}
+	server := &script{calls: []scripted{oneStep()}}
+	for _, reason := range reasons {
+		server.calls = append(server.calls, scripted{err: failure(codes.Unavailable, string(reason), "")}, oneStep())
+	}
+	server.calls = append(server.calls, scripted{err: failure(codes.Unavailable, "TOO_FEW_WORKERS", "")})
+	sampler := server.connect(t, rollserve.Config{})
+	for range append(reasons, "") {
+		batch, err := sampler.ObtainSamples(context.Background(), 1, nil)
+		fatal(t, err)
+		same(t, "lengths", batch.Lengths, []int{1})
+	}
+	_, err := sampler.ObtainSamples(context.Background(), 1, nil)
+	same(t, "reason of this server", rollserve.ReasonOf(err), rollserve.ReasonTooFewWorkers)
+	same(t, "calls", len(server.requests), len(server.calls))
+}
+
 func TestStreamDeliversJoinedResponsesAndItsAccount(t *testing.T) {
 	server := &script{calls: []scripted{{responses: []*pb.ObtainSamplesResponse{
 		joinedResponse(t, beginning(), batchOf(segments([4]int{4, 0, 1, 1})), batchOf(segments([4]int{5, 0, 2, 1}))),

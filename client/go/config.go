@@ -34,8 +34,8 @@ type Config struct {
 	// Timeout is how long a sampling call or an evaluation may go without any progress, and how long other calls may
 	// take if their context has no deadline; 60 s by default. UpdateEnv, UpdateEnvPerWorker and CallEnvironments, for
 	// which servers make environments, may take 10 minutes more while the server can be reached. A call that begins
-	// while the server is away waits for it for this time, if the server has answered before; otherwise it fails at
-	// once.
+	// while the server is away or stopping waits for it, or for the next one, for this time, if the server has answered
+	// before; otherwise it fails at once.
 	Timeout time.Duration
 	// MaxMessageBytes is the size of the largest message to receive; 8 MiB by default.
 	MaxMessageBytes int

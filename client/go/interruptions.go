@@ -124,7 +124,11 @@ func (i *interruptions) goesOn(err error, hasBegun, canRepeat bool) bool {
 		}
 		return canRepeat
 	}
-	return i.contact.wasMade() && ReasonOf(err) == ""
+	switch ReasonOf(err) {
+	case "", ReasonServerStopping, ReasonSamplerTaken, ReasonJournalLost:
+		return i.contact.wasMade() // the next server at the address need not have these reasons
+	}
+	return false
 }
 
 // final returns the error for a call after whose last attempt there is none.

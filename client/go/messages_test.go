@@ -28,7 +28,7 @@ func TestResultsShowAllFieldsOfTheirMessages(t *testing.T) {
 	answer := func(message proto.Message) { // the next call
 		server.answers, server.calls = append(server.answers, message), append(server.calls, scripted{})
 	}
-	showsFields(t, &pb.GetSamplerResponse{}, []string{"quota", "text_info_bytes"},
+	showsFields(t, &pb.GetSamplerResponse{}, []string{"quota", "scaling", "text_info_bytes"},
 		func(message *pb.GetSamplerResponse) (any, error) {
 			answer(message)
 			return sampler.Status(ctx)

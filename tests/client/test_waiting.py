@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-from scripted_server import scripted_server
+from scripted_server import abort, scripted_server
 from support import raises
 
 import rollserve
@@ -123,6 +123,28 @@ def test_call_that_loses_its_server_before_it_begins_is_made_again(status: grpc.
         sampler.agent_versions()
         stream(sampler)
     assert num_calls == 2
+
+
+@pytest.mark.parametrize("reason", ["SERVER_STOPPING", "SAMPLER_TAKEN", "JOURNAL_LOST"])
+def test_call_goes_on_with_the_next_server_at_its_address(reason: str) -> None:
+    reasons = {"unary": ["", reason, ""], "stream": [reason, "", "TOO_FEW_WORKERS"]}
+
+    def answer(context: grpc.ServicerContext) -> bytes:
+        if given := reasons["unary"].pop(0):
+            abort(context, given, "")
+        return b""
+
+    def respond(context: grpc.ServicerContext) -> Iterator[bytes]:
+        if given := reasons["stream"].pop(0):
+            abort(context, given, "")
+        yield from empty_stream(context)
+
+    with scripted_server(answer=answer, ObtainSamples=respond) as address, rollserve.connect(address) as sampler:
+        for call in (rollserve.Sampler.agent_versions, rollserve.Sampler.agent_versions, stream):
+            call(sampler)
+        with raises(rollserve.UnavailableError, reason="TOO_FEW_WORKERS"):
+            stream(sampler)
+    assert reasons == {"unary": [], "stream": []}
 
 
 def test_call_that_a_server_resets_is_unavailable() -> None:

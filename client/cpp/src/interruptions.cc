@@ -41,7 +41,10 @@ void Interruptions::pause(CallControl& control, const Failure& ended_with, bool 
 bool Interruptions::goes_on(const Failure& failure, bool has_begun, bool can_repeat) const {
   const auto& [code, reason, field, request_id] = failure.details;
   if (code != StatusCode::Unavailable) return false;
-  if (!has_begun) return contact_.was_made && reason.empty();
+  // The next server at the address need not have these reasons.
+  const bool is_elsewhere = reason.empty() || reason == reason::SERVER_STOPPING || reason == reason::SAMPLER_TAKEN ||
+                            reason == reason::JOURNAL_LOST;
+  if (!has_begun) return contact_.was_made && is_elsewhere;
   // The server itself has tried again before it sends these, and has lost a worker each time.
   const bool is_final =
       reason == reason::WORKER_LOST_AGAIN || reason == reason::WORKER_HUNG || reason == reason::WORKER_OUT_OF_MEMORY;

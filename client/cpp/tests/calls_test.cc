@@ -283,6 +283,23 @@ TEST(BrokenStreams, EndWithTheLastErrorAfterTheirTimeout) {
   EXPECT_LT(server.samples.size(), 100u);
 }
 
+TEST(Calls, GoOnWithTheNextServer) {
+  const auto leaving = [](const char* name) { return failure(grpc::StatusCode::UNAVAILABLE, name); };
+  for (const char* each : {reason::SERVER_STOPPING, reason::SAMPLER_TAKEN, reason::JOURNAL_LOST}) {
+    ScriptedServer server({one_step(), {{}, leaving(each)}, one_step(), {{}, leaving(reason::TOO_FEW_WORKERS)}});
+    rollserve::Sampler sampler = server.connect();
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(sampler.obtain_samples(1).num_steps(), 1u) << each;
+    int num_unary = 0;
+    server.unary = [&](grpc::ServerContext& context) {
+      return ++num_unary == 1 ? leaving(each)(context) : grpc::Status::OK;
+    };
+    EXPECT_NO_THROW(sampler.call("GetSampler", "")) << each;
+    EXPECT_EQ(num_unary, 2) << each;
+    EXPECT_EQ(error_of<UnavailableError>([&] { sampler.obtain_samples(1); }).reason(), reason::TOO_FEW_WORKERS);
+    EXPECT_EQ(server.samples.size(), 4u) << each;
+  }
+}
+
 TEST(Evaluations, AreRepeatedAfterInterruptions) {
   const auto batch = response_of(batch_of({{4, 0, 2, true}}));
   const ScriptedServer server({{{beginning(), batch}, broken()}, {{beginning(), batch, account(1, 2)}, {}}});

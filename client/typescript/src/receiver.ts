@@ -28,6 +28,8 @@ export interface Attempts {
 
 // The server itself has tried again before it sends the first three, and has lost a worker each time.
 const FINAL_REASONS: readonly string[] = ["WORKER_LOST_AGAIN", "WORKER_HUNG", "WORKER_OUT_OF_MEMORY", "TLS_FAILED"];
+// The next server at the address need not have these reasons.
+const ELSEWHERE: readonly string[] = ["", "SERVER_STOPPING", "SAMPLER_TAKEN", "JOURNAL_LOST"];
 const FIRST_PAUSE_SECONDS = 0.1;
 const MAX_PAUSE_SECONDS = 5;
 
@@ -35,8 +37,8 @@ const MAX_PAUSE_SECONDS = 5;
  * The messages of a call. If the connection is lost, the call is made again, up to `timeout` seconds after the first
  * interruption without new data since.
  *
- * A call that begins while the server is away, or loses it before its own beginning, waits for the server if it has
- * answered before. Otherwise the address may be wrong, so the call fails at once.
+ * A call that begins while the server is away or stopping, or loses it before its own beginning, waits for it, or for
+ * the next one, if the server has answered before. Otherwise the address may be wrong, so the call fails at once.
  */
 export class Receiver {
   readonly #connection: Connection;
@@ -170,8 +172,8 @@ export class Receiver {
     if (codeOf(error) !== "UNAVAILABLE" || FINAL_REASONS.includes(reasonOf(error))) {
       return false;
     }
-    // Before the beginning, errors of the server itself are final: it has not begun the call.
-    return hasBegun ? canRepeat : this.#connection.wasMade && reasonOf(error) === "";
+    // Before the beginning, other errors of the server itself are final: it has not begun the call.
+    return hasBegun ? canRepeat : this.#connection.wasMade && ELSEWHERE.includes(reasonOf(error));
   }
 }
 

@@ -77,6 +77,22 @@ test("test_last_reason_of_a_server_that_went_away_is_the_cause", async () => {
   });
 });
 
+for (const reason of ["SERVER_STOPPING", "SAMPLER_TAKEN", "JOURNAL_LOST"]) {
+  test(`test_call_goes_on_with_the_next_server_after_${reason}`, async () => {
+    const answer = toBinary(UpdateAgentResponseSchema, create(UpdateAgentResponseSchema, { policyVersion: 7n }));
+    const leaving = { ...LOST, reason };
+    const batches = [beginning(), batch([{ index: 0, rewards: [1] }]), account(1, 1)];
+    const scripts = [[answer], [leaving], [answer], [leaving], batches, [{ ...LOST, reason: "TOO_FEW_WORKERS" }]];
+    await using server = await serve((_, index) => scripts[index] ?? []);
+    await using sampler = connect(server.address);
+    assert.equal(await sampler.updateAgent(new RandomAgent()), 7n);
+    assert.equal(await sampler.updateAgent(new RandomAgent()), 7n);
+    assert.equal((await sampler.obtainSamples(1)).numSteps, 1);
+    await assert.rejects(sampler.obtainSamples(1), { name: "UnavailableError", reason: "TOO_FEW_WORKERS" });
+    assert.equal(server.calls.length, scripts.length);
+  });
+}
+
 test("test_connection_reaches_a_server_that_is_back_when_others_have_not", async () => {
   const lost = await serve(() => []);
   const { address } = lost;

@@ -27,8 +27,9 @@ struct Config {
   std::string sampler;  ///< The name of the sampler; empty for the default one.
   /// How long a sampling call or an evaluation may go without any progress, and how long other calls may take. Updates
   /// of environments, and calls of their methods, may take 10 minutes more while the server can be reached, unless they
-  /// have a timeout of their own. A call that begins while the server is away waits for it for this time, if the server
-  /// has answered before; otherwise it fails at once. `std::chrono::milliseconds::max()` stands for no limit.
+  /// have a timeout of their own. A call that begins while the server is away or stopping waits for it, or for the next
+  /// one, for this time, if the server has answered before; otherwise it fails at once.
+  /// `std::chrono::milliseconds::max()` stands for no limit.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   std::uint32_t max_message_bytes = 8u << 20;  ///< The size of the largest message of a stream.
   /// The codecs that columns of batches may come in, the preferred one first.

@@ -63,8 +63,8 @@ public final class ConnectionOptions {
     /**
      * Sets how long an update may take, and how long a sampling call or an evaluation may go without any progress.
      * Updates of environments, and calls of their methods, may take 10 minutes more while the server can be reached. A
-     * call that begins while the server is away waits for it for this time, if the server has answered before;
-     * otherwise it fails at once.
+     * call that begins while the server is away or stopping waits for it, or for the next one, for this time, if the
+     * server has answered before; otherwise it fails at once.
      *
      * @param time a positive time; 60 seconds by default
      * @return the options

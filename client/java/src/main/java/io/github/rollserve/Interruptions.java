@@ -18,6 +18,9 @@ final class Interruptions {
     /** Reasons of workers that the server itself has replaced in vain. */
     private static final Set<Reason> LOST_AGAIN =
         Set.of(Reason.WORKER_LOST_AGAIN, Reason.WORKER_HUNG, Reason.WORKER_OUT_OF_MEMORY);
+    /** Reasons that the next server at the address need not have. */
+    private static final Set<Reason> ELSEWHERE =
+        Set.of(Reason.NONE, Reason.SERVER_STOPPING, Reason.SAMPLER_TAKEN, Reason.JOURNAL_LOST);
 
     private final Connection connection;
     private final Duration timeout;
@@ -93,7 +96,7 @@ final class Interruptions {
         }
         return hasBegun
             ? canRepeat && !LOST_AGAIN.contains(failure.reason())
-            : connection.contact().wasMade() && failure.reason() == Reason.NONE;
+            : connection.contact().wasMade() && ELSEWHERE.contains(failure.reason());
     }
 
     private RollserveException finished(RollserveException failure) {

@@ -310,6 +310,26 @@ class CallsTest {
     }
 
     @Test
+    void callsGoOnWithTheNextServer() {
+        List<Reason> reasons = List.of(Reason.SERVER_STOPPING, Reason.SAMPLER_TAKEN, Reason.JOURNAL_LOST);
+        List<Call> calls = new ArrayList<>(List.of(oneStep()));
+        for (Reason reason : reasons) {
+            calls.addAll(List.of(new Call(failure(Status.Code.UNAVAILABLE, reason.name(), "")), oneStep()));
+        }
+        calls.add(new Call(failure(Status.Code.UNAVAILABLE, "TOO_FEW_WORKERS", "")));
+        try (ScriptedServer server = new ScriptedServer(calls.toArray(new Call[0]));
+            Sampler sampler = server.connect()) {
+            for (int i = 0; i <= reasons.size(); i++) {
+                assertEquals(1, sampler.obtainSamples(1).numSteps());
+            }
+            UnavailableException raised =
+                assertThrows(UnavailableException.class, () -> sampler.obtainSamples(1));
+            assertEquals(Reason.TOO_FEW_WORKERS, raised.reason());
+            assertEquals(calls.size(), server.requests.size());
+        }
+    }
+
+    @Test
     void streamDeliversJoinedResponsesAndItsAccount() {
         ObtainSamplesResponse joined = ScriptedServer.joined(
             beginning(), response(segments("4:0+1.")), response(segments("5:0+2.")));
