@@ -62,7 +62,7 @@ final class Connection {
                 .keepAliveTime(20, TimeUnit.SECONDS)
                 .keepAliveTimeout(10, TimeUnit.SECONDS)
                 .build();
-            Channel own = ClientInterceptors.intercept(managed, interceptor(token, options.sampler()));
+            Channel own = ClientInterceptors.intercept(managed, interceptor(managed, token, options.sampler()));
             Channel channel = ClientInterceptors.interceptForward(own, options.interceptors());
             return new Connection(target, options, managed, channel);
         } catch (IllegalArgumentException refused) {
@@ -104,8 +104,8 @@ final class Connection {
         }
     }
 
-    /** Returns an interceptor that adds the metadata which all calls have. */
-    private static ClientInterceptor interceptor(Token token, String sampler) {
+    /** Returns an interceptor that adds the metadata which all calls have, and connects at once if they have to. */
+    private static ClientInterceptor interceptor(ManagedChannel managed, Token token, String sampler) {
         Metadata.Key<String> authorization = Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
         Metadata.Key<String> samplerKey = Metadata.Key.of("rollserve-sampler", Metadata.ASCII_STRING_MARSHALLER);
         return new ClientInterceptor() {
@@ -119,6 +119,7 @@ final class Connection {
                         if (!sampler.isEmpty()) {
                             headers.put(samplerKey, sampler);
                         }
+                        managed.resetConnectBackoff(); // gRPC's own pauses grow to two minutes
                         super.start(listener, headers);
                     }
                 };
@@ -140,11 +141,6 @@ final class Connection {
 
     OwnVersions own() {
         return own;
-    }
-
-    /** Connects at once if the connection is lost: gRPC's own pauses grow to two minutes. */
-    void reconnect() {
-        managed.resetConnectBackoff();
     }
 
     void close() {

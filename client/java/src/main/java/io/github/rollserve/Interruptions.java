@@ -87,7 +87,6 @@ final class Interruptions {
         if (closed.await(length, TimeUnit.NANOSECONDS)) {
             throw Errors.cancelled("the stream was closed", failure);
         }
-        connection.reconnect();
     }
 
     private boolean goesOn(RollserveException failure, boolean hasBegun, boolean canRepeat) {

@@ -66,6 +66,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.logging.Handler;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
@@ -637,6 +638,29 @@ class CallsTest {
             try (ScriptedServer server = new ScriptedServer(port, oneStep()); Sampler sampler = server.connect()) {
                 sampler.obtainSamples(1);
             }
+        }
+    }
+
+    @Test
+    void eachCallConnectsAnewWhenTheServerIsAway() throws IOException {
+        try (ServerSocket socket = new ServerSocket(0);
+            Sampler sampler = Sampler.connect("127.0.0.1:" + socket.getLocalPort())) {
+            AtomicInteger attempts = new AtomicInteger();
+            Thread closing = new Thread(() -> {
+                try {
+                    while (true) {
+                        socket.accept().close();
+                        attempts.incrementAndGet();
+                    }
+                } catch (IOException closed) {
+                    // the test is over
+                }
+            });
+            closing.start();
+            for (int i = 0; i < 1000 && attempts.get() < 12; i++) {
+                assertThrows(UnavailableException.class, sampler::status);
+            }
+            assertTrue(attempts.get() >= 12, "gRPC's own pauses would take minutes");
         }
     }
 
