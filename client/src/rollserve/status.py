@@ -336,6 +336,7 @@ def quota_from_proto(message: samplers_pb2.SamplerQuota) -> Quota:
     return record_from_message(Quota, message)
 
 
+@briefly
 @dataclass(frozen=True)
 class SettingChange:
     """A change of a server's setting, with its values as texts.
@@ -351,6 +352,7 @@ class SettingChange:
     after: str
 
 
+@briefly
 @dataclass(frozen=True)
 class SettingsReload:
     """What became of a server's settings when it read them again.

@@ -13,7 +13,6 @@ import re
 import resource
 import secrets
 import shutil
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,17 +28,16 @@ os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 import psutil
 import ray
 import ray._private.worker
-from ray._private import ray_constants, services
+from ray._private import ray_constants
 from ray._private.node import Node
 from ray._raylet import Config  # type: ignore[attr-defined]  # made by Cython
 
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.pool.backends.ray.log_reader import LogReader
 from rollserve_wire.errors import mismatch
 from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from rollserve_server.settings import RaySettings
 
@@ -47,21 +45,13 @@ __all__ = ["check_reserved", "check_store", "connect", "end", "on_loopback_only"
 
 _log = logging.getLogger(__name__)
 
-_SYSTEM_CONFIG = {"free_objects_period_milliseconds": 10, "enable_metrics_collection": False}
-"""Period in which Ray frees objects, 10 ms, and no metrics of Ray, which the agent would collect. With the default of
-1 s, bulk data always goes into memory that was never touched, which costs as much as copying the data, and counts as
-memory of every process that touches it."""
+_SYSTEM_CONFIG = {"free_objects_period_milliseconds": 10}
+"""Period in which Ray frees objects, 10 ms. With the default of 1 s, bulk data always goes into memory that was never
+touched, which costs as much as copying the data, and counts as memory of every process that touches it."""
 _SPILL_FRACTION = 0.8
 """Part of the object store that is in use when Ray begins to write objects to the disk."""
 _TOKEN = secrets.token_hex(32)
 """Token of clusters that this process starts. Ray reads it once in a process."""
-_AGENT_PORTS = ("dashboard_agent_listen_port", "metrics_agent_port", "metrics_export_port", "runtime_env_agent_port")
-"""Ports of the agents that a raylet starts, by the names of Ray's files for them."""
-_NO_PORT = "1"  # a number that nobody listens at
-_NO_METRICS = "Failed to establish connection to the metrics exporter agent"
-"""What Ray says of an agent that does nothing, half a minute after the start."""
-_helpers = contextlib.ExitStack()
-"""What this process has started beside its cluster, and ends after it."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _MAX_SHOWN = 5
 """Listeners in a message."""
@@ -104,7 +94,6 @@ def connect(settings: RaySettings, num_workers: int | None) -> None:
             )
     except Exception as error:
         ray.shutdown()
-        _helpers.close()
         _log.debug("Ray does not start", exc_info=error)
         failed = "Ray cannot be started" if address is None else f"ray_address: cannot connect to Ray at {address}"
         hint = _hint_of(error) if address is None else " (does it ask for a token? See RAY_AUTH_MODE)"
@@ -128,7 +117,6 @@ def end() -> None:
     node: Any = ray._private.worker._global_node
     folder = None if node is None else Path(node.get_session_dir_path())
     ray.shutdown()
-    _helpers.close()
     if folder is None:
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -175,56 +163,32 @@ def _start(settings: RaySettings, num_workers: int | None) -> None:
     resources: dict[str, float] = {
         name: math.ceil(amount * max_workers) for name, amount in settings.worker_resources.items()
     }
-    with on_loopback_only(), _lighter():
+    with on_loopback_only(), _without_helpers():
         ray.init(
             address="local",
             num_cpus=num_cpus,
             resources=resources or None,
             object_store_memory=settings.object_store_bytes,
             include_dashboard=False,
-            log_to_driver=False,
+            log_to_driver=True,
             logging_level=logging.WARNING,
             _node_ip_address="127.0.0.1",
             _system_config=_SYSTEM_CONFIG,
         )
-    node: Any = ray._private.worker._global_node
-    _helpers.callback(LogReader(Path(node.get_logs_dir_path()), _log_output).close)
 
 
 @contextlib.contextmanager
-def _lighter() -> Iterator[None]:
-    """Start Ray without processes that nothing here asks: they take 150 MB, and Ray waits for the dashboard.
+def _without_helpers() -> Iterator[None]:
+    """Start Ray without its dashboard, which `include_dashboard` only makes smaller, and its scaler of clusters.
 
-    These are the dashboard, which `include_dashboard` only makes smaller, its agent, the agent that prepares packages
-    of workers, and the scaler of clusters. What workers print is read in a thread.
+    Nothing here asks them. They take 1.4 s of processor time, and Ray waits for the dashboard.
     """
-    start: Any = services.start_ray_process
-
-    def start_lighter(command: list[str], kind: str, *args: Any, **kwargs: Any) -> Any:
-        is_raylet = kind == ray_constants.PROCESS_TYPE_RAYLET
-        return start(_without_agents(command) if is_raylet else command, kind, *args, **kwargs)
-
+    helpers = ("start_api_server", "start_monitor")
     with contextlib.ExitStack() as stack:
-        for name in ("start_api_server", "start_monitor", "start_log_monitor"):
+        for name in helpers:
             stack.callback(setattr, Node, name, getattr(Node, name))
             setattr(Node, name, lambda *_, **__: None)
-        stack.callback(setattr, services, start.__name__, start)
-        setattr(services, start.__name__, start_lighter)
         yield
-
-
-def _without_agents(command: Sequence[str]) -> list[str]:
-    """Return the command of a raylet, with agents that do nothing.
-
-    A raylet needs agents, and waits for the files in which they say where they listen.
-    """
-    parts = [option.partition("=") for option in command]
-    options = {name: value for name, _, value in parts}
-    for name in _AGENT_PORTS:
-        Path(options["--session_dir"], f"{name}_{options['--node_id']}").write_text(_NO_PORT)
-    idle = subprocess.list2cmdline(["sh", "-c", "exec sleep infinity"])  # Ray adds arguments
-    agents = dict.fromkeys(("--dashboard_agent_command", "--runtime_env_agent_command"), idle)
-    return [f"{name}={agents.get(name, value)}" if is_set else name for name, is_set, value in parts]
 
 
 def _quieten() -> None:
@@ -238,14 +202,14 @@ def _quieten() -> None:
     logger.addFilter(lambda record: "SIGTERM handler is not set" not in record.getMessage())
 
 
-def _log_output(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
+def _log_output(data: Mapping[str, Any], ignore_prefix: bool) -> None:
     """Log lines that a process of the cluster has printed: an environment in a worker, or Ray itself."""
     source = str(data["pid"])
     for line in data["lines"]:
         text = _COLOURS.sub("", line).strip()
         if source.isdecimal():
             _log.info("worker output", extra={"pid": source, "text": text})
-        elif source == "raylet" and _NO_METRICS not in text:
+        elif source == "raylet":
             _log.warning("Ray message", extra={"text": text})
 
 
