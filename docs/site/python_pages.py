@@ -40,7 +40,10 @@ _CLIENT: Mapping[str, tuple[str, str]] = {
     ),
     "learning": ("Learning", "Advantages Estimate PolicyEstimates RunningReturns Transitions ReplayBuffer"),
     "records": ("Datasets and records", "Recording DatasetStream EpisodeRecords RecordStream CallKind RecordPosition"),
-    "status": ("Status", "SamplerStatus SamplerSummary Scaling SettingsReload SettingChange WorkerStatus Counters Quota"),
+    "status": (
+        "Status",
+        "SamplerStatus SamplerSummary Scaling SettingsReload SettingChange WorkerStatus Counters Quota",
+    ),
     "errors": (
         "Errors",
         "RollserveError InvalidArgumentError PreconditionError LimitError AccessError UnavailableError StoppedError "
