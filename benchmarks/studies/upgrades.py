@@ -37,6 +37,8 @@ NUM_WORKERS, NUM_ROWS = 2, 4
 NUM_SEEDS = 4
 QUIET_SECONDS = 2.0
 """Time before and after each upgrade in which nothing else happens."""
+UPDATE_SECONDS = 1.0
+"""Time between two updates. All versions are kept, and each costs a takeover a millisecond or two."""
 START_SECONDS = 120.0
 PROGRAM = """
 import runpy, sys
@@ -75,7 +77,7 @@ CALLS: dict[str, Callable[[rollserve.Sampler, int], str]] = {
 
 
 class Pause(NamedTuple):
-    """When a call ended, and how long before the call before it ended."""
+    """When a call ended, and how long it took."""
 
     at: float
     seconds: float
@@ -88,13 +90,14 @@ class Load:
         num_calls: number of calls that ended well.
         num_failed: number of calls that failed.
         num_wrong: number of calls that returned something else than undisturbed.
-        pauses: the times between the ends of calls.
+        pauses: the times of all calls.
     """
 
     def __init__(self, address: str, kind: str) -> None:
         self.num_calls = self.num_failed = self.num_wrong = 0
         self.pauses: list[Pause] = []
         self._address, self._call = address, CALLS[kind]
+        self._rest_seconds = UPDATE_SECONDS if kind == "updates" else 0.0
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -109,14 +112,13 @@ class Load:
         self._thread.join()
 
     def longest_seconds(self, since: float, until: float) -> float:
-        """Return the longest time between the ends of two calls, of which the second lies between two times."""
+        """Return the longest time of a call that ended between two times."""
         return max((pause.seconds for pause in self.pauses if since <= pause.at <= until), default=until - since)
 
     def _run(self) -> None:
         with rollserve.connect(self._address) as sampler:
-            last = time.monotonic()
-            while not self._has_ended.is_set():
-                seed = self.num_calls % NUM_SEEDS
+            while not self._has_ended.wait(self._rest_seconds):
+                began, seed = time.monotonic(), self.num_calls % NUM_SEEDS
                 try:
                     self.num_wrong += self._call(sampler, seed) != self._expected[seed]
                     self.num_calls += 1
@@ -124,8 +126,7 @@ class Load:
                     sys.stderr.write(f"{error}\n")
                     self.num_failed += 1
                 now = time.monotonic()
-                self.pauses.append(Pause(now, now - last))
-                last = now
+                self.pauses.append(Pause(now, now - began))
 
 
 class Server:
