@@ -14,9 +14,7 @@ import argparse
 import contextlib
 import hashlib
 import os
-import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import rollserve
+from benchmarks.shared.ray_nodes import RAY, new_environment, started_node, wait_for_text
 
 VERSIONS = ("0.0.1", "0.0.2")
 NUM_WORKERS, NUM_ROWS = 2, 4
@@ -39,7 +38,6 @@ QUIET_SECONDS = 2.0
 """Time before and after each upgrade in which nothing else happens."""
 UPDATE_SECONDS = 1.0
 """Time between two updates. All versions are kept, and each costs a takeover a millisecond or two."""
-START_SECONDS = 120.0
 PROGRAM = """
 import runpy, sys
 import rollserve_server
@@ -138,42 +136,21 @@ class Server:
         command = [sys.executable, "-c", PROGRAM, version, *options, "--ray-address", cluster, "--listen", listen]
         self._log = log
         with log.open("wb") as file:
-            self.process = subprocess.Popen(command, stderr=file, env=environment)  # noqa: S603  # this module
+            self.process = subprocess.Popen(command, stderr=file, env={**os.environ, **environment})  # noqa: S603  # this module
 
     def wait_for(self, event: str) -> None:
         """Wait for an event in the log."""
-        until = time.monotonic() + START_SECONDS
-        while f" {event}" not in self._log.read_text():
-            if self.process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"no {event!r} in the log:\n{self._log.read_text()}")
-            time.sleep(0.02)
+        wait_for_text(self._log, f" {event}", self.process)
 
 
 @contextlib.contextmanager
 def _cluster(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Run a Ray cluster; yield its address and the environment variables of its servers."""
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-    environment = {**os.environ, **token}
-    address = f"127.0.0.1:{_free_port()}"
-    ray, log = Path(sys.executable).with_name("ray"), folder / "ray.log"
-    command = [str(ray), "start", "--head", "--block", f"--port={address.rpartition(':')[2]}", "--num-cpus=2"]
-    command += ["--node-ip-address=127.0.0.1", "--include-dashboard=false", f"--object-store-memory={200 << 20}"]
-    command += [f"--temp-dir={folder}", f"--ray-client-server-port={_free_port()}"]
-    with log.open("wb") as file:
-        process = subprocess.Popen(  # noqa: S603  # of the same installation
-            command, stdout=file, stderr=file, env=environment, start_new_session=True
-        )
-    try:
-        until = time.monotonic() + START_SECONDS
-        while "Ray runtime started" not in log.read_text():
-            if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"Ray does not start:\n{log.read_text()}")
-            time.sleep(0.1)
-        yield address, environment
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
+    """Run a Ray cluster of one node; yield its address and the environment variables of its servers."""
+    environment, port = new_environment(), _free_port()
+    command = f"exec {RAY} start --head --port={port} --node-ip-address=127.0.0.1 --num-cpus=2"
+    command += f" --include-dashboard=false --temp-dir={folder} --ray-client-server-port={_free_port()}"
+    with started_node(["sh", "-c", command], folder / "ray.log", environment):
+        yield f"127.0.0.1:{port}", environment
 
 
 def _free_port() -> int:

@@ -18,7 +18,7 @@ from faults.test_journal import LastingBackend, pool_on
 from onnx_models import categorical
 from pools import until
 from raw_calls import soon
-from ray_clusters import RayCluster, cluster_server, ray_cluster
+from ray_clusters import OTHER_VERSION, RayCluster, cluster_server, ray_cluster
 from support import equal, raises
 
 import rollserve
@@ -36,17 +36,6 @@ from rollserve_wire.v1 import journal_pb2
 from rollserve_wire.v1.saved_sampler_pb2 import SavedHeader, SavedRecord
 
 OPTIONS = ("--env", "CartPole-v1", "--workers", "2", "--worker-num-cpus", "0.25")
-
-OTHER_VERSION = """
-import runpy
-import rollserve_server
-
-from rollserve_server.sampling import protocol
-
-rollserve_server.__version__, protocol.ORDERS_FORMAT = "0.1.99", {}
-runpy.run_module("rollserve_server", run_name="__main__", alter_sys=True)
-"""
-"""A program that is a server of another version, as far as its state says, with a format of orders."""
 
 ACTORS = """
 import os, sys, time

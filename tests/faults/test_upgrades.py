@@ -32,8 +32,12 @@ class UpgradedBackend(LastingBackend):
     """Workers that count as another version's as soon as another pool takes them over.
 
     Attributes:
-        is_roomy: whether a new worker can start beside the others.
+        has_spare_room: whether a new worker can start beside the others.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_spare_room = True
 
     def find_worker(self, worker_index: int) -> Any:
         worker = super().find_worker(worker_index)
@@ -43,8 +47,6 @@ class UpgradedBackend(LastingBackend):
 
     def has_room(self) -> bool:
         return self.has_spare_room
-
-    has_spare_room = True
 
 
 def results(pool: Pool, clock: int) -> list[Any]:

@@ -25,6 +25,15 @@ _START_SECONDS = 180.0
 _MAX_STARTS = 3
 PATIENT = {"RAY_raylet_start_wait_time_s": "150", "RAY_agent_register_timeout_ms": "150000"}
 """Longer time limits for nodes to start: on a busy machine, a node that misses Ray's own limits exits."""
+OTHER_VERSION = """
+import runpy
+import rollserve_server
+from rollserve_server.sampling import protocol
+
+rollserve_server.__version__, protocol.ORDERS_FORMAT = "0.1.99", {}
+runpy.run_module("rollserve_server", run_name="__main__", alter_sys=True)
+"""
+"""A program that is a server of another version, as far as its state says, with a format of orders."""
 _MIN_PORT = 24000
 """First port that Ray does not use: it takes 10002 to 19999 for workers, and from 23000 for workers of its clients."""
 
@@ -103,7 +112,7 @@ def _started_cluster(num_cpus: int, host: str, variables: Mapping[str, str], max
             command, stdout=log, stderr=log, env={**os.environ, **environment}, start_new_session=True
         )
     try:
-        _wait_for(folder / "log", "Ray runtime started", process)
+        wait_for_text(folder / "log", "Ray runtime started", process)
         _check_is_alive(folder / "log", process)
         yield RayCluster(f"{host}:{port}", environment, psutil.Process(process.pid), folder)
     finally:
@@ -192,7 +201,7 @@ def cluster_server(
     with log.open("wb") as file:
         process = subprocess.Popen(command, stderr=file, env={**os.environ, **cluster.environment})
     try:
-        _wait_for(log, f" {until} ", process)
+        wait_for_text(log, f" {until} ", process)
         yield ClusterServer(process, f"127.0.0.1:{port or int(port_file.read_text())}", log)
     finally:
         process.kill()
@@ -218,9 +227,10 @@ def _check_is_alive(log: Path, process: subprocess.Popen[bytes]) -> None:
         raise RuntimeError(f"Ray exited after its start:\n{log.read_text()}")
 
 
-def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+def wait_for_text(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait for a text in a process's log; raise RuntimeError if the process ends before, or it takes too long."""
     deadline = time.monotonic() + _START_SECONDS
-    while text not in log.read_text():
+    while text not in log.read_text(errors="replace"):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"no {text.strip()!r} in the log:\n{log.read_text()}")
         time.sleep(0.1)

@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -45,19 +44,23 @@ def _create(folder: Path) -> None:
     A server may go on meanwhile: it replaces saved samplers as a whole. A dataset that is being recorded is copied as
     far as it has come.
     """
+    if sys.stdout.isatty():
+        raise click.ClickException("expected a file or a pipe for the archive, got a terminal")
     files: dict[str, Any] = {}
     try:
-        with _out() as out, tarfile.open(fileobj=out, mode="w|") as archive:
+        with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
             for path in sorted(folder.rglob("*")):
                 name = path.relative_to(folder).as_posix()
                 if _NEW not in path.parts and (path.is_dir() or path.is_file()) and not path.is_symlink():
                     with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
                         _add(archive, path, name, files)
-            about = {"format": _FORMAT, "software": __version__, "created": _now(), "files": files}
+            created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            about = {"format": _FORMAT, "software": __version__, "created": created, "files": files}
             manifest = json.dumps(about, indent=1).encode()
             info = tarfile.TarInfo(_MANIFEST)
             info.size, info.mode = len(manifest), 0o600
             archive.addfile(info, io.BytesIO(manifest))
+        sys.stdout.buffer.flush()
     except OSError as error:
         raise click.ClickException(f"the backup is incomplete: {error}") from None
     click.echo(f"{len(files)} files of {folder}", err=True)
@@ -72,15 +75,18 @@ def _restore(folder: Path) -> None:
     """
     places: set[Path] = set()
     try:
-        found = _extracted(folder, sys.stdin.buffer, places)
+        try:
+            found = _extracted(folder, sys.stdin.buffer, places)
+        except (OSError, tarfile.TarError, ValueError) as error:
+            raise click.ClickException(f"expected a whole backup, got {error}: nothing is restored") from None
         for place in places:
             for path in place.parent.iterdir():
                 if path != place:
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             for path in place.iterdir():
                 path.rename(place.parent / path.name)
-    except (OSError, tarfile.TarError, ValueError) as error:
-        raise click.ClickException(f"expected a whole backup, got {error}: nothing is restored") from None
+    except OSError as error:
+        raise click.ClickException(f"only a part is restored: {error}; restore it again") from None
     finally:
         for place in places:
             shutil.rmtree(place, ignore_errors=True)
@@ -155,15 +161,3 @@ def _extracted(folder: Path, source: IO[bytes], places: set[Path]) -> dict[str, 
     if wrong:
         raise ValueError(f"other contents of {min(wrong)}")
     return manifest
-
-
-@contextlib.contextmanager
-def _out() -> Iterator[IO[bytes]]:
-    if sys.stdout.isatty():
-        raise click.ClickException("expected a file or a pipe for the archive, got a terminal")
-    yield sys.stdout.buffer
-    sys.stdout.buffer.flush()
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -17,9 +17,10 @@ from faults.chaos.environments import FOLDER
 from faults.chaos.events import EventLog
 from faults.chaos.processes import Usage, family, name_of, still_running, usage_of
 from principals import Tokens
-from ray_clusters import free_port
+from ray_clusters import OTHER_VERSION, free_port, wait_for_text
 
 import rollserve
+from rollserve_server.sampling import ORDERS_FORMAT
 
 __all__ = ["HOSTILE", "REPOSITORY", "Cluster", "Service", "notes_of", "python_path"]
 
@@ -32,14 +33,6 @@ _SCOPES = {
     HOSTILE: ("status@default", "sample@default", f"*@{HOSTILE}"),
 }
 """Scopes of each role."""
-_OTHER_VERSION = """
-import runpy
-import rollserve_server
-
-rollserve_server.__version__ = "0.0.1"
-runpy.run_module("rollserve_server", run_name="__main__", alter_sys=True)
-"""
-_START_SECONDS = 180.0
 _STOP_SECONDS = 60.0
 _FAMILY_SECONDS = 100.0  # agents of Ray check once a minute that their raylet lives
 
@@ -153,14 +146,12 @@ class Service:
     def upgrade(self) -> None:
         """Start a server of another version, which stands by, end the present one, and wait until the new one serves.
 
-        Without a cluster, the server ends and starts again.
+        Without a cluster, where no server goes on with the sampler of another one, nothing happens.
 
         Raises:
             RuntimeError: the new server did not start.
         """
         if self._cluster is None:
-            self.stop()
-            self.start()
             return
         before = self._process, self.pid
         self._is_other_version = not self._is_other_version
@@ -176,7 +167,7 @@ class Service:
 
     def _launch(self) -> None:
         self.logs.append(self._folder / f"server-{len(self.logs)}.log")
-        run = ("-c", _OTHER_VERSION) if self._is_other_version else ("-m", "rollserve_server")
+        run = ("-c", OTHER_VERSION.format(ORDERS_FORMAT)) if self._is_other_version else ("-m", "rollserve_server")
         with self.logs[-1].open("wb") as log:
             command = [sys.executable, *run, *self._options]
             self._process = subprocess.Popen(command, stderr=log, stdout=log, env=self._environment)
@@ -184,11 +175,7 @@ class Service:
 
     def _wait_for(self, event: str) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + _START_SECONDS
-        while f" {event} " not in self.logs[-1].read_text(errors="replace"):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server did not start: see {self.logs[-1]}")
-            time.sleep(0.02)
+        wait_for_text(self.logs[-1], f" {event} ", self._process)
         self._log.write(f"server {event}", pid=self.pid)
 
     def processes(self) -> list[psutil.Process]:

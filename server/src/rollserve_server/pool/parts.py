@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import math
 import secrets
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rollserve_server.envs import worker_observation_bytes
@@ -22,9 +19,12 @@ from rollserve_server.pool.versions.agent_updates import AgentUpdates
 from rollserve_server.pool.versions.env_updates import EnvUpdates
 from rollserve_server.pool.versions.selection import Selection
 from rollserve_server.pool.versions.versions import Versions
+from rollserve_server.uses import Uses
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rollserve_server.pool.backends.backend import Backend
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.requests import SamplingOptions
@@ -84,7 +84,7 @@ class PoolParts:
         counters: totals of calls.
         num_calls: number of calls that run now, evaluations included.
         number_is_set: whether a client has set the number of workers, so that it does not follow the load.
-        number_use: calls whose results depend on the number of workers.
+        number_uses: uses of the number of workers, by calls whose results depend on it.
         step_rate: limit of the steps per second of all calls; None without one.
     """
 
@@ -116,7 +116,7 @@ class PoolParts:
         self.counters = Counters()
         self.num_calls = 0
         self.number_is_set = False
-        self.number_use = NumberUse()
+        self.number_uses = Uses()
         steps_per_second = settings.quota.steps_per_second
         self.step_rate = _StepRate(steps_per_second) if steps_per_second else None
 
@@ -157,29 +157,6 @@ class PoolParts:
             expected = f"at most {num_workers}, the number of workers"
             raise InvalidValueError.of("min_healthy_workers", expected=expected, got=min_healthy)
         await self.workers.start(num_workers)
-
-
-class NumberUse:
-    """Uses of the number of workers, by calls whose results depend on it."""
-
-    def __init__(self) -> None:
-        """Start without any."""
-        self._num_uses = 0
-        self._ended_at = -math.inf
-
-    @contextlib.contextmanager
-    def using(self) -> Iterator[None]:
-        """Record a use for the duration of the block."""
-        self._num_uses += 1
-        try:
-            yield
-        finally:
-            self._num_uses -= 1
-            self._ended_at = time.monotonic()
-
-    def is_recent(self, seconds: float) -> bool:
-        """Whether there is a use, or one has ended within this time."""
-        return self._num_uses > 0 or time.monotonic() - self._ended_at < seconds
 
 
 class _StepRate:

@@ -277,9 +277,11 @@ class Pool:
                 old.versions.refuse_updates(refusal)
                 self._samplings.end_prefetch(drop=True)
                 self._use(parts)
-                await journal.begin(self._state, lambda: journal_header(parts))
-                parts.workers.renew()
-                await old.workers.close()
+                try:
+                    await journal.begin(self._state, lambda: journal_header(parts))
+                    parts.workers.renew()
+                finally:
+                    await old.workers.close()
 
     async def lost(self) -> str:
         """Wait until another server has the sampler; return a text that says so."""

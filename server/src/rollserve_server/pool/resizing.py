@@ -63,7 +63,7 @@ class Resizing:
             return "agents or environments of single workers"
         if parts.row_sequences.is_under_way(versions.envs.number):
             return "fragments"
-        if parts.number_use.is_recent(parts.settings.scale_down_seconds):
+        if parts.number_uses.idle_seconds < parts.settings.scale_down_seconds:
             return "calls that depend on the number of workers"
         return ""
 

@@ -15,6 +15,7 @@ from google.protobuf import json_format
 
 from rollserve_server.envs import identity_of
 from rollserve_server.settings import Quota
+from rollserve_server.uses import Uses
 from rollserve_wire.environments import env_spec_from_proto, env_spec_to_proto
 from rollserve_wire.v1 import environment_pb2
 
@@ -94,7 +95,7 @@ def _from_json(value: dict[str, Any]) -> Creation:
     return Creation(SamplerRequest(env=env, quota=quota, **value), owner, created_seconds)
 
 
-class Lease:
+class Lease(Uses):
     """A lease that each use renews, and that does not run out during a use.
 
     Attributes:
@@ -103,24 +104,13 @@ class Lease:
 
     def __init__(self, seconds: float) -> None:
         """Start with a lease that was renewed just now."""
+        super().__init__(time.monotonic())
         self.seconds = seconds
-        self._num_uses = 0
-        self._renewed_at = time.monotonic()
 
     @property
     def seconds_left(self) -> float:
         """Time until the lease runs out; all of it during a use."""
-        return self.seconds if self._num_uses else max(self._renewed_at + self.seconds - time.monotonic(), 0.0)
-
-    @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Keep the lease for the duration of the block, and renew it at its end."""
-        self._num_uses += 1
-        try:
-            yield
-        finally:
-            self._num_uses -= 1
-            self._renewed_at = time.monotonic()
+        return max(self.seconds - self.idle_seconds, 0.0)
 
     async def expired(self) -> None:
         """Wait until the lease has run out."""
@@ -177,7 +167,7 @@ class Sampler:
         """Keep the lease for the duration of the block, which `end_users` ends."""
         self._users.add(user)
         try:
-            with contextlib.nullcontext() if self.lease is None else self.lease.in_use():
+            with contextlib.nullcontext() if self.lease is None else self.lease.using():
                 yield
         finally:
             self._users.discard(user)

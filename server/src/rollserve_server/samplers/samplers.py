@@ -47,10 +47,6 @@ _MAX_FORMER = 1000
 """Names of former samplers that are remembered, so that late calls hear why they fail."""
 
 
-def _any_state(_: SavedSampler) -> None:
-    """Accept every state."""
-
-
 class _Creating(NamedTuple):
     """A sampler that is being created."""
 
@@ -336,7 +332,7 @@ class Samplers:
                 await self._start(creation, adopt=True)
             else:
                 backend = self._backend.of_sampler(name, adopt=False)
-                journal = await backend.open_journal(_any_state)  # which ends its workers
+                journal = await backend.open_journal(lambda _: None)  # which ends its workers
                 await journal.close(keep=False)
         except DomainError as error:
             _log.error("sampler not taken over", extra={"sampler": name, "error": error.message})

@@ -100,39 +100,28 @@ async def _serve(
 ) -> None:
     stopping = Stopping()
     async with watched(settings.process.watchdog_seconds):
-        await _serve_until(stopping, settings, read, thread, port_file, extras)
-
-
-async def _serve_until(
-    stopping: Stopping,
-    settings: Settings,
-    read: ReadSettings,
-    thread: BackendThread,
-    port_file: PortFile,
-    extras: Extras,
-) -> None:
-    checking = asyncio.create_task(_check_environment(settings, thread))
-    if await stopping.comes_before(checking):
-        checking.cancel()
-        return
-    checking.result()
-    starting = asyncio.create_task(_start_backend(settings, thread, stopping, extras))
-    is_stopped = await stopping.comes_before(starting)
-    stopping.listen()
-    if is_stopped:
-        # The server's own cluster has to be complete before it can be ended. Connecting to another one just stops.
-        await asyncio.wait({starting}, timeout=_CONNECT_SECONDS if settings.ray.ray_address else None)
-        if not starting.done():
-            starting.cancel()
+        checking = asyncio.create_task(_check_environment(settings, thread))
+        if await stopping.comes_before(checking):
+            checking.cancel()
             return
-    backend = starting.result()
-    try:
-        if not is_stopped:
-            await _serve_with(backend, settings, read, stopping, port_file, extras)
-    finally:
-        closed, _ = await asyncio.wait({thread.call(backend.close)}, timeout=_CLOSE_SECONDS)
-        for future in closed:
-            future.result()
+        checking.result()
+        starting = asyncio.create_task(_start_backend(settings, thread, stopping, extras))
+        is_stopped = await stopping.comes_before(starting)
+        stopping.listen()
+        if is_stopped:
+            # The server's own cluster has to be complete before it can be ended. Connecting to another one just stops.
+            await asyncio.wait({starting}, timeout=_CONNECT_SECONDS if settings.ray.ray_address else None)
+            if not starting.done():
+                starting.cancel()
+                return
+        backend = starting.result()
+        try:
+            if not is_stopped:
+                await _serve_with(backend, settings, read, stopping, port_file, extras)
+        finally:
+            closed, _ = await asyncio.wait({thread.call(backend.close)}, timeout=_CLOSE_SECONDS)
+            for future in closed:
+                future.result()
 
 
 async def _check_environment(settings: Settings, thread: BackendThread) -> None:

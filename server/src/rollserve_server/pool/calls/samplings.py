@@ -230,7 +230,7 @@ class Samplings:
         check_num_workers(request.num_workers, len(workforce))
         parts.selection.check_num_workers(policy_version, env_version, len(workforce))
         if request.num_workers is not None or isinstance(request.target, Exactly):
-            stack.enter_context(parts.number_use.using())
+            stack.enter_context(parts.number_uses.using())
         if stream is not None:
             request = dataclasses.replace(request, target=stream.target(len(workforce) * description.num_rows))
         if isinstance(request.target, Fragments):

@@ -132,7 +132,7 @@ class Stream:
         parts.check_run(self._options.run)
         check_num_workers(request.num_workers, len(parts.workers.workforce))
         if request.num_workers is not None:
-            stack.enter_context(parts.number_use.using())
+            stack.enter_context(parts.number_uses.using())
         self._env_version = parts.selection.choose_env(self._options)
         stack.enter_context(parts.versions.envs.using(self._env_version))
         stack.callback(parts.versions.evict)

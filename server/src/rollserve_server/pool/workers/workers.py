@@ -291,10 +291,9 @@ class Workers(Sequence[WorkerSlot]):
             return
         old, new = slot.handle, self._new_slot(slot.index)
         try:
-            new.identity = await self._identify(slot.index, new.handle)
+            await self.started(new)
             await self._border()
-            with giving_what_others_hold(slot.index):
-                await self._prepare(slot.index, new.handle)
+            await self.give_what_others_hold(new)
         except BaseException:
             new.handle.kill()
             raise
