@@ -24,7 +24,7 @@ from rollserve_server.sampling import ORDERS_FORMAT, Worker, protocol
 from rollserve_server.settings import WorkerSettings
 from rollserve_wire import environments
 
-FORMATS = {1: "2539964cf5406021"}
+FORMATS = {1: "a693eda12a7be480"}
 """By format of orders, a digest of what a server and its workers exchange."""
 
 
@@ -111,8 +111,8 @@ def _digest() -> str:
         if inspect.isclass(value) and value.__module__ == module.__name__
     }
     described["WorkerSettings"] = sorted(WorkerSettings.model_fields)
-    described["Worker"] = {
-        name: str(inspect.signature(method))
+    described["Worker"] = {  # not by signatures: Ray adds parameters to those of the classes that it has started
+        name: inspect.get_annotations(method)
         for name, method in vars(Worker).items()
         if inspect.isfunction(method) and not name.startswith("_")
     }

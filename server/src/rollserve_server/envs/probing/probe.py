@@ -32,7 +32,7 @@ __all__ = ["Probed", "probe"]
 _Rows = TypeVar("_Rows", bound=RowEnvs | VectorEnvs | ManyEnvs)
 
 _NUM_STEPS, _NUM_NATIVE_STEPS = 8, 64
-_MAX_SECONDS = 0.2  # for the steps of one environment
+_MAX_SECONDS = 1.0  # for the steps of one environment; a busy machine may let a process wait for some tenths of it
 _MAX_ROWS_SECONDS = 1.0  # for all environments of rows that differ
 _NUM_NATIVE_ROWS = 2
 _MAX_TRIAL_SECONDS = 1.0  # for what comes before a trace, which takes about as long
