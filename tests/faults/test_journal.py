@@ -17,7 +17,7 @@ from faults.killable import NOTICE_SECONDS, KillableBackend, kill_worker
 from faults.running import begin_to_sample
 from faults.test_fraction_of_workers import Calls, truth_of
 from onnx_models import categorical
-from pools import CARTPOLE, run_of, sample, sample_request, settings, until
+from pools import CARTPOLE, run_of, sample, sample_request, set_start_seconds, settings, until
 from sample_agents import Masked
 from support import equal, raises
 from unreliable import Places
@@ -159,6 +159,7 @@ async def test_restore_that_fails_leaves_the_journal_as_it_was() -> None:
         await pool.update_agent([ConstantSpec({"": np.array(1)})])
         run = run_of(pool)
         backend.is_roomy = False
+        set_start_seconds(pool, 0.5)
         with raises(WorkerLostError):
             await pool.restore(saved)
         backend.is_roomy = True
