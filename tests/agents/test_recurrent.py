@@ -248,9 +248,8 @@ async def test_fragments_do_not_depend_on_the_calls(env: rollserve.EnvSpec, soft
             assert equal(parts[index], episode), index
 
 
-@pytest.mark.parametrize(
-    "env", [pytest.param(CARTPOLE, marks=pytest.mark.slow, id="rows"), pytest.param(NATIVE, id="native")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
 async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: Backend, env: rollserve.EnvSpec) -> None:
     calls = [5, 30, 100]
     async with pool_of(ray_backend, env, workers=2, rows=2) as pool:

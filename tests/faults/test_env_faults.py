@@ -310,6 +310,7 @@ async def test_skipped_blocks_deliver_the_episodes_that_ended_before_the_error(t
         assert equal(await sample(pool, target, seed=3, skip_failed=True), batch)
 
 
+@pytest.mark.slow
 async def test_calls_skip_the_same_episodes_when_workers_die(ray_backend: Backend) -> None:
     async with pool_of(ray_backend, flaky(times=-1, length=200), workers=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])

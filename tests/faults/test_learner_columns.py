@@ -63,7 +63,8 @@ def same(batch: rollserve.EpisodeBatch, expected: rollserve.EpisodeBatch) -> int
     return batch.account.num_lost_steps
 
 
-@pytest.mark.parametrize("case", [pytest.param("cheetah", marks=pytest.mark.slow), "masked"])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["cheetah", "masked"])
 async def test_all_columns_of_a_learner_are_the_same_when_workers_are_killed(ray_backend: Backend, case: str) -> None:
     env, *about_agent = CASES[case]
     agent, target = agent_of(*about_agent), AtLeast(4000)

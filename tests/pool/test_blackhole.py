@@ -73,11 +73,8 @@ async def test_blackhole_does_not_count_skipped_steps(env: rollserve.EnvSpec, nu
         assert adds_up(account)
 
 
-@pytest.mark.parametrize(
-    "target",
-    [pytest.param(AtLeast(150_000), marks=pytest.mark.slow), Fragments(100_000)],
-    ids=["episodes", "fragments"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [AtLeast(150_000), Fragments(100_000)], ids=["episodes", "fragments"])
 async def test_blackhole_counts_the_same_when_a_worker_is_killed(
     ray_backend: Backend, target: Target | Fragments
 ) -> None:

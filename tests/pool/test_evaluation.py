@@ -297,14 +297,8 @@ async def test_environments_are_closed_when_an_evaluation_is_cancelled_early() -
         assert await held() == {1}
 
 
-@pytest.mark.parametrize(
-    "env",
-    [
-        pytest.param(CARTPOLE, marks=pytest.mark.slow, id="rows"),
-        pytest.param(NATIVE, id="native"),
-        pytest.param(RAGGED, marks=pytest.mark.slow, id="ragged"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [CARTPOLE, NATIVE, RAGGED], ids=["rows", "native", "ragged"])
 async def test_outcomes_do_not_depend_on_workers_or_kills(ray_backend: Backend, env: rollserve.EnvSpec) -> None:
     spec = RandomSpec() if env is RAGGED else cartpole_agent()
     async with pool_of(InProcessBackend(), env, workers=1, rows=3, **SAMPLE_ENVS) as pool:

@@ -195,6 +195,7 @@ def test_stacked_members_act_bit_for_bit_as_alone(shape: str, exploration: Explo
             assert actions[row].tobytes() == expected[1].tobytes()
 
 
+@pytest.mark.slow
 async def test_outcomes_do_not_depend_on_workers_or_kills(ray_backend: Backend) -> None:
     agent = cartpole_agent()
     members = members_of(agent.parameters, 400)  # large enough for Ray's object store

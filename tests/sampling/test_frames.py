@@ -91,7 +91,8 @@ async def test_observations_are_delivered_as_the_environment_made_them(
         assert all(map(equal, batches, expected))
 
 
-@pytest.mark.parametrize("kind", [pytest.param("rows", marks=pytest.mark.slow), "native"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["rows", "native"])
 async def test_spilled_fragments_are_the_same_when_workers_are_killed(ray_backend: Backend, kind: str) -> None:
     env = EnvSpec("sample_envs:FrameStacks-v0", {"length": 200}, vectorization=kind, num_rows=2)  # type: ignore[arg-type]
     async with pool_of(ray_backend, env, **MODULES, **SPILLED) as pool:
