@@ -50,9 +50,9 @@ class Engine:
         """Run a command of compose, as `docker`."""
         return self._run([*self._compose, *arguments], timeout).decode()
 
-    def compose_bytes(self, *arguments: str, timeout: float = 120.0) -> bytes:
-        """Run a command of compose; return what it printed, as it is."""
-        return self._run([*self._compose, *arguments], timeout)
+    def compose_bytes(self, *arguments: str, data: bytes = b"", timeout: float = 120.0) -> bytes:
+        """Run a command of compose that reads `data`; return what it printed, as it is."""
+        return self._run([*self._compose, *arguments], timeout, data)
 
     def run(self, *command: str, timeout: float = 600.0) -> str:
         """Run any command, as `docker`."""
@@ -94,7 +94,7 @@ class Engine:
         """Return the engine's name of a network of the project."""
         return f"{_PROJECT}_{name}"
 
-    def _run(self, command: list[str], timeout: float) -> bytes:
+    def _run(self, command: list[str], timeout: float, data: bytes = b"") -> bytes:
         # docker-compose is a Python program: it must not find the modules of the tests.
         environment = {**os.environ, **self.environment}
         environment.pop("PYTHONPATH", None)
@@ -102,7 +102,7 @@ class Engine:
             log.write(f"$ {' '.join(command)}\n".encode())
             try:
                 done = subprocess.run(
-                    command, cwd=ROOT, env=environment, capture_output=True, timeout=timeout, check=False
+                    command, cwd=ROOT, env=environment, input=data, capture_output=True, timeout=timeout, check=False
                 )
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise CommandError(f"{command}: {error}") from None

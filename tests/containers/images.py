@@ -8,11 +8,12 @@ from pathlib import Path
 
 from containers.engine import CommandError, Engine
 
-__all__ = ["BASE", "PROMETHEUS", "prepare_base", "prepare_grafana", "prepare_prometheus"]
+__all__ = ["BASE", "PROMETHEUS", "prepare_base", "prepare_grafana", "prepare_prometheus", "prepare_redis"]
 
 BASE = "python:3.11-slim-bookworm"
 PROMETHEUS = "prom/prometheus:v2.55.1"
 _GRAFANA = "grafana/grafana:11.4.0"
+_REDIS = "redis:7.4.1"
 _PACKAGES = "python3,python3-pip,python3-venv,ca-certificates"
 _OWN_AUTHORITIES = Path("/usr/local/share/ca-certificates")
 
@@ -42,18 +43,25 @@ def prepare_base(engine: Engine) -> str:
 
 def prepare_prometheus(engine: Engine) -> str:
     """Choose Prometheus' image: docker-compose.yml's, or one that is made of Debian's package."""
-    if engine.has_image(PROMETHEUS):
+    lines = 'RUN install -d -o nobody /prometheus\nUSER nobody\nENTRYPOINT ["prometheus"]\n'
+    return _prepare(engine, PROMETHEUS, "prometheus", lines)
+
+
+def prepare_redis(engine: Engine) -> str:
+    """Choose Redis' image, as Prometheus'."""
+    return _prepare(engine, _REDIS, "redis", "", package="redis-server")
+
+
+def _prepare(engine: Engine, image: str, name: str, lines: str, package: str = "") -> str:
+    """Choose an image of docker-compose.yml, or make one of Debian's package and further lines of a Dockerfile."""
+    if engine.has_image(image):
         return "there, or pulled"
-    image = "rollserve-test-prometheus"
+    own = f"rollserve-test-{name}"
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "Dockerfile").write_text(
-            f"FROM {BASE}\n"
-            "RUN apt-get update && apt-get install --yes --no-install-recommends prometheus "
-            "&& install -d -o nobody /prometheus\n"
-            'USER nobody\nENTRYPOINT ["prometheus"]\n'
-        )
-        engine.docker("build", "--tag", image, folder, timeout=600.0)
-    engine.environment["PROMETHEUS_IMAGE"] = image
+        install = f"apt-get install --yes --no-install-recommends {package or name}"
+        Path(folder, "Dockerfile").write_text(f"FROM {BASE}\nRUN apt-get update && {install}\n{lines}")
+        engine.docker("build", "--tag", own, folder, timeout=600.0)
+    engine.environment[f"{name.upper()}_IMAGE"] = own
     return "made of Debian's package"
 
 

@@ -22,7 +22,7 @@ import psutil
 
 import rollserve
 from containers.engine import ROOT, CommandError, Engine
-from containers.images import BASE, prepare_base, prepare_grafana, prepare_prometheus
+from containers.images import BASE, prepare_base, prepare_grafana, prepare_prometheus, prepare_redis
 from containers.load import Load, digest, new_agent, references
 
 __all__ = ["Scenario"]
@@ -36,6 +36,8 @@ MAX_HEALTHY_SECONDS = 10.0
 _IMAGES = tuple(f"rollserve-{target}:{rollserve.__version__}" for target in ("server", "worker", "trainer"))
 _OTHER_VERSION = "0.0.1"
 _STREAM_STEPS = 400_000
+_SAVE_SECONDS = 15.0
+"""A time in which the sampler is saved for sure."""
 
 
 class Scenario:
@@ -83,7 +85,9 @@ class Scenario:
             "head killed": self.kill_head,
             "metrics and alerts": self.check_metrics,
             "picture": self.take_picture,
+            "head killed, with Redis": self.kill_head_with_redis,
             "secrets in logs": self.check_logs,
+            "backup restored": self.restore_backup,
             "down": self.stop,
         }
 
@@ -424,6 +428,48 @@ class Scenario:
         assert num_calls[1] > num_calls[0] > 0, f"calls were lost: {num_calls}"
         return f"{seconds:.1f} s until the sampler has its agent, counters and 2 workers; {_said(load)}"
 
+    def kill_head_with_redis(self) -> str:
+        """Kill Ray's head while Redis keeps its state: the cluster waits for it, and the sampler stays the same."""
+        engine = self._engine
+        source = prepare_redis(engine)
+        engine.environment |= {"ROLLSERVE_REDIS": "redis:6379", "ROLLSERVE_HEAD_SECONDS": "60"}
+        with self._connect() as sampler:
+            age = sampler.status().counters.uptime_seconds
+            engine.compose("--profile", "redis", "up", "--detach", "redis", "head", "worker", "gateway")
+            self._wait_for_new_sampler(sampler, age)
+        with self._load() as load, self._connect() as sampler:
+            before = sampler.status()
+            seconds = self._kill("head", lambda: self._wait_until_healthy(engine.containers("head")[0]))
+            load.wait_for_calls(4)
+            self._wait_for_workers(sampler, 2)
+            _check_is_same(before, sampler.status())
+        return f"{seconds:.1f} s until the head is healthy; same sampler, {_said(load)}; Redis: {source}"
+
+    def restore_backup(self) -> str:
+        """Back up while the gateway serves, and restore all volumes where there are none, as on another machine."""
+        engine, run = self._engine, ("run", "--rm", "-T", "backup")
+        with self._connect() as sampler:
+            last = sampler.obtain_samples(100)
+            before = sampler.status()
+            time.sleep(_SAVE_SECONDS)
+        archive = engine.compose_bytes(*run)
+        self._down()
+        engine.compose_bytes(*run, "restore", "/volumes", data=archive)
+        began = time.monotonic()
+        engine.compose("up", "--detach", "gateway")
+        self._wait_until_healthy(engine.containers("gateway")[0])
+        seconds = time.monotonic() - began
+        with self._connect() as sampler:  # with the files of before
+            after = sampler.status()
+            assert after.policy_version == before.policy_version, "the agent was lost"
+            assert after.counters.num_completed_calls == before.counters.num_completed_calls, after.counters
+            assert references(sampler) == self._expected
+            first = int(sampler.obtain_samples(100).episode_indices[0])
+        assert first > int(last.episode_indices[-1]), f"episode {first} was delivered before"
+        return (
+            f"{len(archive) / 1e6:.1f} MB; {seconds:.1f} s until it serves: agent, counters, positions, client's files"
+        )
+
     # What is seen
 
     def check_metrics(self) -> str:
@@ -480,8 +526,7 @@ class Scenario:
     def stop(self) -> str:
         """End the project: nothing may be left."""
         began = time.monotonic()
-        profiles = [part for name in ("monitoring", "example", "standby") for part in ("--profile", name)]
-        self._engine.compose(*profiles, "down", "--volumes", "--timeout", "30")
+        self._down()
         seconds = time.monotonic() - began
         assert not self._engine.containers(all_states=True)
         assert self._engine.network("") not in self._engine.docker("volume", "ls", "--quiet")
@@ -489,6 +534,10 @@ class Scenario:
         return f"{seconds:.1f} s; no container, volume or network is left"
 
     # Helpers
+
+    def _down(self) -> None:
+        profiles = [part for name in ("monitoring", "example", "standby", "redis") for part in ("--profile", name)]
+        self._engine.compose(*profiles, "down", "--volumes", "--timeout", "30")
 
     def _fetch_client_files(self) -> None:
         archive = self._engine.compose_bytes("run", "--rm", "-T", "secrets", "client")
