@@ -64,8 +64,10 @@ FROM $BASE AS run
 RUN python -m compileall -qq "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" || true
 # Volumes at these folders belong to the user, too, once Docker has made them.
 RUN useradd --uid 10001 --create-home rollserve \
-    && for folder in authority client cluster gateway; do install -d -m 700 -o rollserve -g rollserve /secrets/$folder; done \
-    && install -d -o rollserve -g rollserve /secrets/grafana /audit /output /data /saved
+    && install -d -m 700 -o rollserve -g rollserve /secrets/authority /secrets/client /secrets/cluster /secrets/gateway \
+        /volumes/authority /volumes/client-secrets /volumes/cluster-secrets /volumes/gateway-secrets \
+    && install -d -o rollserve -g rollserve /secrets/grafana /audit /output /data /saved \
+        /volumes/grafana-secrets /volumes/audit /volumes/data /volumes/saved
 ENV PATH=/opt/rollserve/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001
 WORKDIR /home/rollserve

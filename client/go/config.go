@@ -166,10 +166,10 @@ func (c *Config) dial(target string) (*grpc.ClientConn, *handshakes, error) {
 	options := []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(max(c.MaxMessageBytes, minMessageBytes))),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-		// A server that is back should be noticed within seconds; gRPC's own pauses grow to two minutes.
+		// A server that is back should be noticed soon; gRPC's own pauses grow to two minutes.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
-				BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second,
+				BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond,
 			},
 			MinConnectTimeout: 20 * time.Second,
 		}),

@@ -13,7 +13,7 @@ import (
 
 const (
 	firstPause = 100 * time.Millisecond
-	maxPause   = 5 * time.Second
+	maxPause   = time.Second
 )
 
 // contact says whether the server has ever answered, which decides what calls do while it is away: without an answer

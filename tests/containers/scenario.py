@@ -420,7 +420,9 @@ class Scenario:
         """Kill Ray's head, and with it the cluster: all start again, and the sampler goes on as it was saved."""
         with self._load(may_fail=True) as load, self._connect() as sampler:
             before = sampler.status()
-            seconds = self._kill("head", lambda: self._wait_for_new_sampler(sampler, before.counters.uptime_seconds))
+            time.sleep(_SAVE_SECONDS)
+            age = sampler.status().counters.uptime_seconds
+            seconds = self._kill("head", lambda: self._wait_for_new_sampler(sampler, age))
             load.wait_for_calls(4)
             after = sampler.status()
         assert after.policy_version >= before.policy_version, "the agent was lost"  # the load has sent it once more

@@ -59,7 +59,7 @@ class Interruptions {
   Failure explained(Failure failure) const;
 
   static constexpr Milliseconds first_pause{100};
-  static constexpr Milliseconds longest_pause{5000};
+  static constexpr Milliseconds longest_pause{1000};
 
   const Contact& contact_;
   const TimeLimits& limits_;

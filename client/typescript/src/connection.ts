@@ -61,7 +61,7 @@ const WINDOW_BYTES = 8 * 1024 * 1024;
 const KEEPALIVE_MILLISECONDS = 20_000; // silence after which the server is pinged, while calls run
 const KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000;
 const FIRST_RECONNECT_MILLISECONDS = 100;
-const MAX_RECONNECT_MILLISECONDS = 2000; // a server that is back should be noticed within seconds
+const MAX_RECONNECT_MILLISECONDS = 500; // a server that is back should be noticed soon
 /** The environment variables with the proxy that gRPC takes, the first that is set. */
 const PROXY_VARIABLES = ["grpc_proxy", "https_proxy", "http_proxy"];
 const TOKEN = /^[!-~]+$/;

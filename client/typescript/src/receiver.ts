@@ -31,7 +31,7 @@ const FINAL_REASONS: readonly string[] = ["WORKER_LOST_AGAIN", "WORKER_HUNG", "W
 // The next server at the address need not have these reasons.
 const ELSEWHERE: readonly string[] = ["", "SERVER_STOPPING", "SAMPLER_TAKEN", "JOURNAL_LOST"];
 const FIRST_PAUSE_SECONDS = 0.1;
-const MAX_PAUSE_SECONDS = 5;
+const MAX_PAUSE_SECONDS = 1;
 
 /**
  * The messages of a call. If the connection is lost, the call is made again, up to `timeout` seconds after the first

@@ -32,7 +32,7 @@ _GRPC_MESSAGE_BYTES = 4 << 20  # gRPC's own limit for messages that clients rece
 _KEEPALIVE_MILLISECONDS = 20_000  # silence after which the server is pinged, while calls run
 _KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000  # time to answer before the connection is closed; the next call opens another
 
-_FIRST_RECONNECT_MILLISECONDS, _MAX_RECONNECT_MILLISECONDS = 100, 2000  # pauses between attempts to connect
+_FIRST_RECONNECT_MILLISECONDS, _MAX_RECONNECT_MILLISECONDS = 100, 500  # pauses between attempts to connect
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def channel_options(max_message_bytes: int | None) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", _KEEPALIVE_MILLISECONDS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MILLISECONDS),
         ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MILLISECONDS),
-        # A server that is back should be noticed within seconds; gRPC's own pauses grow to two minutes.
+        # A server that is back should be noticed soon; gRPC's own pauses grow to two minutes.
         ("grpc.initial_reconnect_backoff_ms", _FIRST_RECONNECT_MILLISECONDS),
         ("grpc.max_reconnect_backoff_ms", _MAX_RECONNECT_MILLISECONDS),
         ("grpc.http2.max_pings_without_data", 0),  # no limit, because a long update brings no data

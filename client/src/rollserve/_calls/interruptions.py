@@ -119,7 +119,7 @@ class Interruptions:
 class Backoff:
     """Pauses between attempts: exponential up to a limit, with random jitter."""
 
-    _FIRST_SECONDS, _MAX_SECONDS = 0.1, 5.0
+    _FIRST_SECONDS, _MAX_SECONDS = 0.1, 1.0
 
     def __init__(self, patience_seconds: float) -> None:
         """Start counting; attempts end after this many seconds without success."""

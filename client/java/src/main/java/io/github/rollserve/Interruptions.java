@@ -14,7 +14,7 @@ import java.util.concurrent.TimeUnit;
  */
 final class Interruptions {
     private static final long FIRST_PAUSE = TimeUnit.MILLISECONDS.toNanos(100);
-    private static final long MAX_PAUSE = TimeUnit.SECONDS.toNanos(5);
+    private static final long MAX_PAUSE = TimeUnit.SECONDS.toNanos(1);
     /** Reasons of workers that the server itself has replaced in vain. */
     private static final Set<Reason> LOST_AGAIN =
         Set.of(Reason.WORKER_LOST_AGAIN, Reason.WORKER_HUNG, Reason.WORKER_OUT_OF_MEMORY);
