@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,15 @@ FILES = {
 }
 
 
-def backup(*arguments: object, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "rollserve_server", "backup", *map(str, arguments)]
+WITHOUT_FILTER = (
+    "import runpy, tarfile; del tarfile.data_filter; runpy.run_module('rollserve_server', run_name='__main__')"
+)
+"""Python before 3.11.4 has no filters of what archives extract."""
+
+
+def backup(*arguments: object, data: bytes = b"", has_filter: bool = True) -> subprocess.CompletedProcess[bytes]:
+    program = ["-m", "rollserve_server"] if has_filter else ["-W", "ignore", "-c", WITHOUT_FILTER]
+    command = [sys.executable, *program, "backup", *map(str, arguments)]
     return subprocess.run(command, input=data, capture_output=True, check=False)
 
 
@@ -48,10 +57,11 @@ def others(tmp_path: Path) -> Path:
     return folder
 
 
-def test_archive_brings_folders_back(volumes: Path, others: Path) -> None:
+@pytest.mark.parametrize("has_filter", [True, False])
+def test_archive_brings_folders_back(volumes: Path, others: Path, has_filter: bool) -> None:
     created = backup("create", volumes)
     assert created.returncode == 0, created.stderr
-    restored = backup("restore", others, data=created.stdout)
+    restored = backup("restore", others, data=created.stdout, has_filter=has_filter)
     assert restored.returncode == 0, restored.stderr
     assert contents(others) == {**FILES, "audit/old": b"old"}
     assert stat.S_IMODE(os.stat(others / "gateway-secrets/tokens.json").st_mode) == 0o600
@@ -73,6 +83,26 @@ def test_archive_that_is_not_whole_changes_nothing(volumes: Path, others: Path, 
     assert restored.returncode == 1
     assert b"nothing is restored" in restored.stderr
     assert contents(others) == before
+
+
+@pytest.mark.parametrize("has_filter", [True, False])
+@pytest.mark.parametrize(
+    "member", [("saved/../../beyond", tarfile.REGTYPE, ""), ("saved/link", tarfile.SYMTYPE, "../../../beyond")]
+)
+def test_archive_writes_nothing_beyond_its_folders(
+    others: Path, member: tuple[str, bytes, str], has_filter: bool
+) -> None:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        info = tarfile.TarInfo(member[0])
+        info.type, info.linkname = member[1:]
+        archive.addfile(info)
+    before = contents(others.parent)
+    restored = backup("restore", others, data=data.getvalue(), has_filter=has_filter)
+    assert restored.returncode == 1
+    assert b"nothing is restored" in restored.stderr
+    assert contents(others.parent) == before
+    assert b"ends early" not in restored.stderr  # which is found later
 
 
 def test_archive_needs_its_folders(volumes: Path, others: Path) -> None:

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import tarfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 import click
@@ -120,6 +120,22 @@ class _Hashing:
         return data
 
 
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
+    """Extract a member, whatever its name is, to nowhere but a folder.
+
+    Raises:
+        ValueError: this Python, before 3.11.4, cannot do so with links and the like.
+        tarfile.TarError: the member would go elsewhere.
+    """
+    if hasattr(tarfile, "data_filter"):
+        archive.extract(member, place, filter="data")
+        return
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
+        raise ValueError(f"{member.name!r}, which Python extracts from 3.11.4 on")
+    archive.extract(member, place)
+
+
 def _extracted(folder: Path, source: IO[bytes], places: set[Path]) -> dict[str, Any]:
     """Extract an archive beside the present contents of its folders; return its manifest.
 
@@ -144,7 +160,7 @@ def _extracted(folder: Path, source: IO[bytes], places: set[Path]) -> dict[str, 
                 places.add(place)
             if rest:
                 name, member.name = member.name, rest
-                archive.extract(member, place, filter="data")
+                _extract(archive, member, place)
                 if member.isreg():
                     with (place / rest).open("rb") as file:
                         digests[name] = {
