@@ -21,7 +21,7 @@ FILES = {
 
 
 WITHOUT_FILTER = (
-    "import runpy, tarfile; del tarfile.data_filter; runpy.run_module('rollserve_server', run_name='__main__')"
+    "import runpy as r, tarfile as t; del t.data_filter; r.run_module('rollserve_server', run_name='__main__')"
 )
 """Python before 3.11.4 has no filters of what archives extract."""
 
