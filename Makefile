@@ -44,11 +44,11 @@ demo-cpp demo-go demo-java demo-typescript: demo-%: $(READY) ## start a server a
 	$(MAKE) -C client/$* setup build
 	$(BIN)/python -m rollserve_server.testing --env CartPole-v1 -- sh -c 'make --no-print-directory -C client/$* demo TARGET=$$ROLLSERVE_TARGET'
 
-# Four at a time on two cores, because tests often wait for processes to start, stop or time out.
+# Three at a time on two cores, because tests often wait for processes to start, stop or time out.
 # Hundreds of processes import the same modules: compiled once, they take half as long, whatever the environment says.
 test test-slow: export PYTHONDONTWRITEBYTECODE :=
-test: $(READY) ## run the tests, four at a time, without the slow ones
-	$(BIN)/pytest --numprocesses 4 --dist loadgroup -m 'not slow'
+test: $(READY) ## run the tests, three at a time, without the slow ones
+	$(BIN)/pytest --numprocesses 3 --dist loadgroup -m 'not slow'
 
 test-slow: $(READY) ## run the slow tests: chaos, benchmarks, limits of the machine
 	$(BIN)/pytest --numprocesses 3 --dist worksteal -m slow

@@ -22,23 +22,23 @@ from rich.table import Table
 
 import rollserve
 from benchmarks.cluster.machines import cluster_of
+from benchmarks.service.workloads.bulk import BULK
+from benchmarks.studies.server import cpu_seconds
 from rollserve_server.local import LocalServer, local_server
 
 NUM_SMALL_CALLS, NUM_LARGE_CALLS = 100, 5
-BULK = rollserve.EnvSpec("benchmarks.service.environments:Bulk", vectorization="rows", num_rows=1)
-"""Observations of 1 MiB."""
 NUM_STEPS = 64
 NUM_ROWS = 64
 
 
-def cpu_seconds(server: LocalServer, work: Callable[[], object], count: int) -> tuple[float, float]:
+def cost_of(server: LocalServer, work: Callable[[], object], count: int) -> tuple[float, float]:
     """Return processor time of the server, and elapsed time, of a piece of work that is done so many times."""
     work()  # the first one makes environments
-    process = psutil.Process(server.process.pid)
-    before, began = sum(process.cpu_times()[:2]), time.monotonic()
+    processes = [psutil.Process(server.process.pid)]
+    before, began = cpu_seconds(processes), time.monotonic()
     for _ in range(count):
         work()
-    return (sum(process.cpu_times()[:2]) - before) / count, (time.monotonic() - began) / count
+    return (cpu_seconds(processes) - before) / count, (time.monotonic() - began) / count
 
 
 def row_of(num_machines: int, delay_ms: float, loss_percent: float) -> list[str]:
@@ -54,11 +54,11 @@ def row_of(num_machines: int, delay_ms: float, loss_percent: float) -> list[str]
         ):
             server_seconds = time.monotonic() - began
             sampler.update_agent(rollserve.RandomAgent())
-            small = cpu_seconds(server, lambda: sampler.obtain_exact_episodes(1), NUM_SMALL_CALLS)
+            small = cost_of(server, lambda: sampler.obtain_exact_episodes(1), NUM_SMALL_CALLS)
             sampler.update_env(BULK)
             sampler.update_agent(rollserve.RandomAgent())
             bytes_before = sampler.status().counters.message_bytes
-            large = cpu_seconds(server, lambda: sampler.obtain_samples(NUM_STEPS), NUM_LARGE_CALLS)
+            large = cost_of(server, lambda: sampler.obtain_samples(NUM_STEPS), NUM_LARGE_CALLS)
             num_bytes = (sampler.status().counters.message_bytes - bytes_before) / (NUM_LARGE_CALLS + 1)
     return [
         f"{num_machines}{'' if cluster.is_shaped else ' (no netem)'}",

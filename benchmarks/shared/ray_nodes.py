@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["RAY", "new_environment", "started_node", "wait_for_text"]
+__all__ = ["RAY", "free_port", "new_environment", "single_node", "started_node", "wait_for_text"]
 
 RAY = Path(sys.executable).with_name("ray")
 """Ray's command, of this installation."""
@@ -62,6 +63,31 @@ def started_node(command: Sequence[str], log: Path, environment: Mapping[str, st
                 each.kill()
         process.wait()
         psutil.wait_procs(everyone, timeout=10)
+
+
+@contextlib.contextmanager
+def single_node(folder: Path, num_cpus: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """Run a cluster of one node during the block; yield its address, and variables that let servers connect to it.
+
+    Args:
+        folder: folder for what Ray writes, with a short path, because Ray makes sockets in it.
+        num_cpus: number of cores that workers may reserve.
+
+    Raises:
+        RuntimeError: Ray does not start.
+    """
+    environment, port = new_environment(), free_port()
+    command = f"exec {RAY} start --head --port={port} --node-ip-address=127.0.0.1 --num-cpus={num_cpus}"
+    command += f" --include-dashboard=false --temp-dir={folder} --ray-client-server-port={free_port()}"
+    with started_node(["sh", "-c", command], folder / "ray.log", environment):
+        yield f"127.0.0.1:{port}", environment
+
+
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
 
 
 def wait_for_text(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:

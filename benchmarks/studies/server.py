@@ -1,17 +1,19 @@
-"""The server of a study."""
+"""The server of a study, and what processes cost."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import psutil
 
 import rollserve
 from rollserve_server.local import LocalServer, local_server
 
-__all__ = ["add_workers", "cartpole_server"]
+__all__ = ["add_workers", "cartpole_server", "cpu_seconds"]
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
@@ -29,3 +31,9 @@ def cartpole_server(num_workers: int) -> Iterator[tuple[LocalServer, rollserve.S
         rollserve.connect(server.address) as sampler,
     ):
         yield server, sampler
+
+
+def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    """Return the CPU time of processes."""
+    times = [process.cpu_times() for process in processes]
+    return sum(each.user + each.system for each in times)

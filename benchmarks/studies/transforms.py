@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import rollserve
-from benchmarks.studies.server import add_workers, cartpole_server
+from benchmarks.studies.server import add_workers, cartpole_server, cpu_seconds
 from rollserve.transforms import (
     CastObservations,
     ClipActions,
@@ -54,12 +54,6 @@ PAIRS: Mapping[str, tuple[rollserve.EnvSpec, Sequence[Transform], int]] = {
     "Pong, EnvPool: rewards": (PONG_POOL, (SignRewards(),), 4_000),
 }
 """Environment, transforms and number of steps of a call, by name."""
-
-
-def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    """Return the CPU time of processes."""
-    times = [process.cpu_times() for process in processes]
-    return sum(each.user + each.system for each in times)
 
 
 def steps_per_second(

@@ -15,13 +15,12 @@ import contextlib
 import hashlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import rollserve
-from benchmarks.shared.ray_nodes import RAY, new_environment, started_node, wait_for_text
+from benchmarks.shared.ray_nodes import free_port, single_node, wait_for_text
 
 VERSIONS = ("0.0.1", "0.0.2")
 NUM_WORKERS, NUM_ROWS = 2, 4
@@ -143,22 +142,6 @@ class Server:
         wait_for_text(self._log, f" {event}", self.process)
 
 
-@contextlib.contextmanager
-def _cluster(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Run a Ray cluster of one node; yield its address and the environment variables of its servers."""
-    environment, port = new_environment(), _free_port()
-    command = f"exec {RAY} start --head --port={port} --node-ip-address=127.0.0.1 --num-cpus=2"
-    command += f" --include-dashboard=false --temp-dir={folder} --ray-client-server-port={_free_port()}"
-    with started_node(["sh", "-c", command], folder / "ray.log", environment):
-        yield f"127.0.0.1:{port}", environment
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
-
-
 def main() -> None:
     """Upgrade and downgrade, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -168,8 +151,8 @@ def main() -> None:
     table = Table("upgrade", *(f"longest pause: {kind}" for kind in CALLS), "served again after", "workers new after")
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        cluster, environment = stack.enter_context(_cluster(folder))
-        listen = f"127.0.0.1:{_free_port()}"
+        cluster, environment = stack.enter_context(single_node(folder, NUM_WORKERS))
+        listen = f"127.0.0.1:{free_port()}"
 
         servers: list[Server] = []
         stack.callback(lambda: [each.process.kill() for each in servers])  # after the loads have ended

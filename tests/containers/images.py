@@ -44,21 +44,21 @@ def prepare_base(engine: Engine) -> str:
 def prepare_prometheus(engine: Engine) -> str:
     """Choose Prometheus' image: docker-compose.yml's, or one that is made of Debian's package."""
     lines = 'RUN install -d -o nobody /prometheus\nUSER nobody\nENTRYPOINT ["prometheus"]\n'
-    return _prepare(engine, PROMETHEUS, "prometheus", lines)
+    return _prepare(engine, PROMETHEUS, "prometheus", "prometheus", lines)
 
 
 def prepare_redis(engine: Engine) -> str:
     """Choose Redis' image, as Prometheus'."""
-    return _prepare(engine, _REDIS, "redis", "", package="redis-server")
+    return _prepare(engine, _REDIS, "redis", "redis-server")
 
 
-def _prepare(engine: Engine, image: str, name: str, lines: str, package: str = "") -> str:
+def _prepare(engine: Engine, image: str, name: str, package: str, lines: str = "") -> str:
     """Choose an image of docker-compose.yml, or make one of Debian's package and further lines of a Dockerfile."""
     if engine.has_image(image):
         return "there, or pulled"
     own = f"rollserve-test-{name}"
     with tempfile.TemporaryDirectory() as folder:
-        install = f"apt-get install --yes --no-install-recommends {package or name}"
+        install = f"apt-get install --yes --no-install-recommends {package}"
         Path(folder, "Dockerfile").write_text(f"FROM {BASE}\nRUN apt-get update && {install}\n{lines}")
         engine.docker("build", "--tag", own, folder, timeout=600.0)
     engine.environment[f"{name.upper()}_IMAGE"] = own

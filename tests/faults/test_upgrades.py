@@ -25,7 +25,7 @@ from rollserve_server.settings import WorkerSettings
 from rollserve_wire import environments
 
 FORMATS = {1: "a693eda12a7be480"}
-"""By format of orders, a digest of what a server and its workers exchange."""
+"""Digests of what a server and its workers exchange, by the format of orders."""
 
 
 class UpgradedBackend(LastingBackend):
@@ -111,7 +111,7 @@ def _digest() -> str:
         if inspect.isclass(value) and value.__module__ == module.__name__
     }
     described["WorkerSettings"] = sorted(WorkerSettings.model_fields)
-    described["Worker"] = {  # not by signatures: Ray adds parameters to those of the classes that it has started
+    described["Worker"] = {  # without signatures, because Ray adds parameters to them when it starts a worker
         name: inspect.get_annotations(method)
         for name, method in vars(Worker).items()
         if inspect.isfunction(method) and not name.startswith("_")

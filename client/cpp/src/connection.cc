@@ -232,7 +232,7 @@ grpc::ChannelArguments channel_arguments(const std::string& target, const Config
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit, because a long update brings no data
-  // A server that is back should be noticed within seconds; gRPC's own pauses grow to two minutes.
+  // A server that is back should be noticed soon; gRPC's own pauses grow to two minutes.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   // Another connection of this process to a server that was away would otherwise share the pause before the next
