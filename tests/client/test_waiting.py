@@ -106,8 +106,12 @@ async def test_call_is_unavailable_even_if_its_last_attempt_has_no_time_left(is_
 
 @pytest.mark.parametrize(
     ("status", "text"),
-    [(grpc.StatusCode.UNAVAILABLE, "Stream removed"), (grpc.StatusCode.CANCELLED, "")],
-    ids=["lost", "reset by a server that stops"],
+    [
+        (grpc.StatusCode.UNAVAILABLE, "Stream removed"),
+        (grpc.StatusCode.CANCELLED, ""),
+        (grpc.StatusCode.CANCELLED, "CANCELLED"),
+    ],
+    ids=["lost", "reset by a server that stops", "reset, with a text"],
 )
 def test_call_that_loses_its_server_before_it_begins_is_made_again(status: grpc.StatusCode, text: str) -> None:
     num_calls = 0

@@ -105,6 +105,17 @@ def test_archive_writes_nothing_beyond_its_folders(
     assert b"ends early" not in restored.stderr  # which is found later
 
 
+@pytest.mark.parametrize("is_link", [True, False])
+def test_archive_has_nothing_beside_its_folders(volumes: Path, others: Path, is_link: bool) -> None:
+    if is_link:
+        (volumes / "beside").symlink_to(others)
+    else:
+        (volumes / "beside").write_bytes(b"1")
+    created = backup("create", volumes)
+    assert (created.returncode, created.stdout) == (2, b"")
+    assert b"FOLDER: expected folders alone, got 'beside'" in created.stderr
+
+
 def test_archive_needs_its_folders(volumes: Path, others: Path) -> None:
     archive = backup("create", volumes).stdout
     for path in (others / "data").iterdir():

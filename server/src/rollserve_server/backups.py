@@ -39,13 +39,15 @@ def backup_command() -> None:
 @backup_command.command("create")
 @_FOLDER
 def _create(folder: Path) -> None:
-    """Write the folders in FOLDER to standard output, as a tar archive.
+    """Write the folders in FOLDER to standard output, as a tar archive. FOLDER has no files beside them.
 
     A server may go on meanwhile: it replaces saved samplers as a whole. A dataset that is being recorded is copied as
     far as it has come.
     """
     if sys.stdout.isatty():
         raise click.ClickException("expected a file or a pipe for the archive, got a terminal")
+    if others := sorted(path.name for path in folder.iterdir() if path.is_symlink() or not path.is_dir()):
+        raise click.UsageError(f"FOLDER: expected folders alone, got {others[0]!r}, a file or link, in {folder}")
     files: dict[str, Any] = {}
     try:
         with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:

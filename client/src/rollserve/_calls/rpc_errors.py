@@ -113,10 +113,10 @@ def error_from_rpc(error: grpc.RpcError) -> RollserveError:
 def status_of(error: grpc.RpcError) -> grpc.StatusCode:
     """Return the status of an error; UNAVAILABLE where a server that stops has reset a call.
 
-    gRPC cancels calls that a server has received and not begun when it stops. They have no text, as calls have that the
-    client cancels.
+    gRPC cancels calls that a server has received and not begun when it stops. They have no text or the status's name,
+    unlike calls that the client cancels.
     """
-    is_reset = error.code() is grpc.StatusCode.CANCELLED and not error.details()
+    is_reset = error.code() is grpc.StatusCode.CANCELLED and error.details() in (None, "", "CANCELLED")
     return grpc.StatusCode.UNAVAILABLE if is_reset else error.code()
 
 

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["RowEnvs"]
 
 _RowInfos = list[tuple[int, "Mapping[str, Any]"]]
-_MAX_QUICK_SECONDS = 1.0  # for the quick checks of all rows together
 
 _MAX_SMALL_BYTES = 4 << 10
 """Largest observation that is stored for many rows at once; larger ones are stored while they are in a cache."""
@@ -183,7 +182,7 @@ class RowEnvs:
         kinds: dict[bytes, list[int]] = {}
         for row, spec in enumerate(self._specs):
             kinds.setdefault(identity_of(spec), []).append(row)
-        seconds = min(QUICK_SECONDS, _MAX_QUICK_SECONDS / len(kinds))
+        seconds = QUICK_SECONDS / len(kinds)
         self.traces = traces = {}
         for rows in kinds.values():
             envs, spec = [self._envs[row] for row in rows[:2]], self._specs[rows[0]]
