@@ -1744,6 +1744,267 @@ class StreamRound(google.protobuf.message.Message):
 global___StreamRound = StreamRound
 
 @typing.final
+class DriveEnvironmentsRequest(google.protobuf.message.Message):
+    """A message of the client of a session."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: builtins.int
+    ACTIONS_FIELD_NUMBER: builtins.int
+    FRAGMENT_END_FIELD_NUMBER: builtins.int
+    @property
+    def spec(self) -> global___DriveSpec:
+        """The session; the first message."""
+
+    @property
+    def actions(self) -> global___DrivenActions:
+        """The actions of a step."""
+
+    @property
+    def fragment_end(self) -> global___FragmentEnd:
+        """The end of the present fragments."""
+
+    def __init__(
+        self,
+        *,
+        spec: global___DriveSpec | None = ...,
+        actions: global___DrivenActions | None = ...,
+        fragment_end: global___FragmentEnd | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "spec", b"spec"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["spec", "actions", "fragment_end"] | None: ...
+
+global___DriveEnvironmentsRequest = DriveEnvironmentsRequest
+
+@typing.final
+class DriveSpec(google.protobuf.message.Message):
+    """What a client drives, and how its steps are recorded."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    FRAGMENT_LENGTH_FIELD_NUMBER: builtins.int
+    AGENT_INFOS_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    fragment_length: builtins.int
+    """The number of steps of each row in a fragment, from 1 to 2^50, else INVALID_ARGUMENT. After a loss, a worker makes at
+    most so many steps again that it has recorded.
+    """
+    @property
+    def options(self) -> global___SamplingOptions:
+        """Options that all sampling calls share. The sampler's own agent has no part in a session: INVALID_ARGUMENT for options
+        of an agent (`policy_version`, `expected_policy_version`, `min_policy_version`, `exploration`, `agent_update`,
+        `return_states`, `return_last_states`, `return_last_values`), for `prefetch`, and in an environment with many agents.
+        With `blackhole`, no fragment is delivered.
+        """
+
+    @property
+    def agent_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """The infos that each step's actions bring, for the column `agent_infos`: each with a shape (0, *I) and without data."""
+
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        options: global___SamplingOptions | None = ...,
+        fragment_length: builtins.int = ...,
+        agent_infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "fragment_length", b"fragment_length", "options", b"options", "sampler", b"sampler"]) -> None: ...
+
+global___DriveSpec = DriveSpec
+
+@typing.final
+class DrivenActions(google.protobuf.message.Message):
+    """The actions of one step in all N rows."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: builtins.int
+    ACTIONS_FIELD_NUMBER: builtins.int
+    AGENT_INFOS_FIELD_NUMBER: builtins.int
+    step: builtins.int
+    """The number of the step, as in the DrivenStep that asks for it. INVALID_ARGUMENT for a later one. An earlier one has no
+    effect, because it is made.
+    """
+    @property
+    def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(N, *A) for each leaf of the action space. INVALID_ARGUMENT for another dtype or shape, and for numbers that are not
+        finite or not in the space of a Discrete, MultiDiscrete or MultiBinary leaf: then no row has stepped.
+        """
+
+    @property
+    def agent_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(N, *I) for each of the spec's infos, in their order."""
+
+    def __init__(
+        self,
+        *,
+        step: builtins.int = ...,
+        actions: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+        agent_infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "step", b"step"]) -> None: ...
+
+global___DrivenActions = DrivenActions
+
+@typing.final
+class FragmentEnd(google.protobuf.message.Message):
+    """Ends the present fragments of all rows with the last step: they are delivered as a round, and the next ones begin."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___FragmentEnd = FragmentEnd
+
+@typing.final
+class DrivenStep(google.protobuf.message.Message):
+    """What followed the actions of a step, and the observations for the next ones."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: builtins.int
+    WORKERS_FIELD_NUMBER: builtins.int
+    step: builtins.int
+    """The number of the step that actions are wanted for, from 0."""
+    @property
+    def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DrivenRows]:
+        """The rows of each worker, in the order of the workers: N rows in all."""
+
+    def __init__(
+        self,
+        *,
+        step: builtins.int = ...,
+        workers: collections.abc.Iterable[global___DrivenRows] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["step", b"step", "workers", b"workers"]) -> None: ...
+
+global___DrivenStep = DrivenStep
+
+@typing.final
+class DrivenRows(google.protobuf.message.Message):
+    """Rows of one worker, K, of which E have ended an episode with the last step."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OBSERVATIONS_FIELD_NUMBER: builtins.int
+    EPISODE_INDICES_FIELD_NUMBER: builtins.int
+    REWARDS_FIELD_NUMBER: builtins.int
+    ENDED_ROWS_FIELD_NUMBER: builtins.int
+    TERMINATED_FIELD_NUMBER: builtins.int
+    TRUNCATED_FIELD_NUMBER: builtins.int
+    LAST_OBSERVATIONS_FIELD_NUMBER: builtins.int
+    @property
+    def observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(K, *O) for each leaf of the observation space: the observations for the next step. Of episodes that begin with it,
+        these are the first.
+        """
+
+    @property
+    def episode_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(K) The index of the episode that the next step belongs to."""
+
+    @property
+    def rewards(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """(K) The reward of the last step. Empty before the first step of a session, as all that follows."""
+
+    @property
+    def ended_rows(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(E) The positions, among these rows, of those whose episodes have ended."""
+
+    @property
+    def terminated(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
+        """(E) Whether the environment ended the episode."""
+
+    @property
+    def truncated(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
+        """(E) Whether a limit ended the episode. May be set together with `terminated`."""
+
+    @property
+    def last_observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(E, *O) for each leaf of the observation space: the last observations of these episodes."""
+
+    def __init__(
+        self,
+        *,
+        observations: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+        episode_indices: collections.abc.Iterable[builtins.int] | None = ...,
+        rewards: collections.abc.Iterable[builtins.float] | None = ...,
+        ended_rows: collections.abc.Iterable[builtins.int] | None = ...,
+        terminated: collections.abc.Iterable[builtins.bool] | None = ...,
+        truncated: collections.abc.Iterable[builtins.bool] | None = ...,
+        last_observations: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended_rows", b"ended_rows", "episode_indices", b"episode_indices", "last_observations", b"last_observations", "observations", b"observations", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
+
+global___DrivenRows = DrivenRows
+
+@typing.final
+class DriveEnvironmentsResponse(google.protobuf.message.Message):
+    """A message of a session. All fields but `step` are the same as in StreamSamplesResponse."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEGINNING_FIELD_NUMBER: builtins.int
+    BATCH_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    ACCOUNT_FIELD_NUMBER: builtins.int
+    SHARED_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    @property
+    def beginning(self) -> rollserve_wire.v1.episode_batch_pb2.Beginning:
+        """The start of the session, with the spaces if `return_spaces` asks for them."""
+
+    @property
+    def batch(self) -> rollserve_wire.v1.episode_batch_pb2.EpisodeBatch:
+        """Fragments of a round."""
+
+    @property
+    def progress(self) -> rollserve_wire.v1.episode_batch_pb2.Progress:
+        """A sign of life while nothing else is sent."""
+
+    @property
+    def account(self) -> rollserve_wire.v1.episode_batch_pb2.Account:
+        """The end of the session: what was simulated for all rounds, and what became of it."""
+
+    @property
+    def shared(self) -> rollserve_wire.v1.episode_batch_pb2.SharedMessage:
+        """Fragments in shared memory. Only for a client that has accepted `shared_memory` of the beginning."""
+
+    @property
+    def round(self) -> global___StreamRound:
+        """The end of a round: the batches since the last one are the round's."""
+
+    @property
+    def step(self) -> global___DrivenStep:
+        """What followed the last actions, and the observations for the next ones."""
+
+    def __init__(
+        self,
+        *,
+        beginning: rollserve_wire.v1.episode_batch_pb2.Beginning | None = ...,
+        batch: rollserve_wire.v1.episode_batch_pb2.EpisodeBatch | None = ...,
+        progress: rollserve_wire.v1.episode_batch_pb2.Progress | None = ...,
+        account: rollserve_wire.v1.episode_batch_pb2.Account | None = ...,
+        shared: rollserve_wire.v1.episode_batch_pb2.SharedMessage | None = ...,
+        round: global___StreamRound | None = ...,
+        step: global___DrivenStep | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "round", b"round", "shared", b"shared", "step", b"step"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "round", b"round", "shared", b"shared", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "round", "step"] | None: ...
+
+global___DriveEnvironmentsResponse = DriveEnvironmentsResponse
+
+@typing.final
 class GetSamplerRequest(google.protobuf.message.Message):
     """A request for the state of a sampler."""
 

@@ -131,6 +131,11 @@ class SamplerServiceStub(object):
                 request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesResponse.FromString,
                 _registered_method=True)
+        self.DriveEnvironments = channel.stream_stream(
+                '/rollserve.v1.SamplerService/DriveEnvironments',
+                request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.DriveEnvironmentsRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.DriveEnvironmentsResponse.FromString,
+                _registered_method=True)
         self.GetSampler = channel.unary_unary(
                 '/rollserve.v1.SamplerService/GetSampler',
                 request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.GetSamplerRequest.SerializeToString,
@@ -402,6 +407,28 @@ class SamplerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DriveEnvironments(self, request_iterator, context):
+        """Lets the client act in the workers' environments, step by step, in place of an agent: a session. The client sends a
+        spec; the server answers with the beginning, and with the first observations of all rows. From then on, the client
+        sends the actions of a step, and the server answers with what followed and the next observations. An environment
+        whose episode ends is reset in the same step.
+
+        What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
+        round, then its StreamRound. Closing the requests ends the session: the fragments end with the last step, and the
+        account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
+        same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
+        is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
+
+        A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. It may wait for its client
+        for `--stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends the rows of a session with FAILED_PRECONDITION
+        (WORKER_COUNT) if its spec has a seed, and otherwise begins other rows.
+
+        Reasons: as for ObtainSamples.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSampler(self, request, context):
         """Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8
         responses (2 per connection) that clients have not read yet; further calls wait.
@@ -663,6 +690,11 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     servicer.StreamSamples,
                     request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesResponse.SerializeToString,
+            ),
+            'DriveEnvironments': grpc.stream_stream_rpc_method_handler(
+                    servicer.DriveEnvironments,
+                    request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.DriveEnvironmentsRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.DriveEnvironmentsResponse.SerializeToString,
             ),
             'GetSampler': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSampler,
@@ -992,6 +1024,33 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/StreamSamples',
             rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesRequest.SerializeToString,
             rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DriveEnvironments(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rollserve.v1.SamplerService/DriveEnvironments',
+            rollserve_dot_v1_dot_sampler__service__pb2.DriveEnvironmentsRequest.SerializeToString,
+            rollserve_dot_v1_dot_sampler__service__pb2.DriveEnvironmentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

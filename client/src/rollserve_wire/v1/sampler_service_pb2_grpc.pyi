@@ -211,6 +211,28 @@ class SamplerServiceStub:
     Reasons: as for ObtainSamples.
     """
 
+    DriveEnvironments: grpc.StreamStreamMultiCallable[
+        rollserve_wire.v1.sampler_service_pb2.DriveEnvironmentsRequest,
+        rollserve_wire.v1.sampler_service_pb2.DriveEnvironmentsResponse,
+    ]
+    """Lets the client act in the workers' environments, step by step, in place of an agent: a session. The client sends a
+    spec; the server answers with the beginning, and with the first observations of all rows. From then on, the client
+    sends the actions of a step, and the server answers with what followed and the next observations. An environment
+    whose episode ends is reset in the same step.
+
+    What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
+    round, then its StreamRound. Closing the requests ends the session: the fragments end with the last step, and the
+    account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
+    same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
+    is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
+
+    A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. It may wait for its client
+    for `--stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends the rows of a session with FAILED_PRECONDITION
+    (WORKER_COUNT) if its spec has a seed, and otherwise begins other rows.
+
+    Reasons: as for ObtainSamples.
+    """
+
     GetSampler: grpc.UnaryUnaryMultiCallable[
         rollserve_wire.v1.sampler_service_pb2.GetSamplerRequest,
         rollserve_wire.v1.sampler_service_pb2.GetSamplerResponse,
@@ -620,6 +642,28 @@ class SamplerServiceAsyncStub:
     stream samples in: it keeps the environment that it began with. ResizePool gives whole episodes the new workers; a
     stream of fragments goes on in another row sequence, or, if its request names a seed, fails with FAILED_PRECONDITION
     (WORKER_COUNT).
+
+    Reasons: as for ObtainSamples.
+    """
+
+    DriveEnvironments: grpc.aio.StreamStreamMultiCallable[
+        rollserve_wire.v1.sampler_service_pb2.DriveEnvironmentsRequest,
+        rollserve_wire.v1.sampler_service_pb2.DriveEnvironmentsResponse,
+    ]
+    """Lets the client act in the workers' environments, step by step, in place of an agent: a session. The client sends a
+    spec; the server answers with the beginning, and with the first observations of all rows. From then on, the client
+    sends the actions of a step, and the server answers with what followed and the next observations. An environment
+    whose episode ends is reset in the same step.
+
+    What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
+    round, then its StreamRound. Closing the requests ends the session: the fragments end with the last step, and the
+    account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
+    same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
+    is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
+
+    A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. It may wait for its client
+    for `--stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends the rows of a session with FAILED_PRECONDITION
+    (WORKER_COUNT) if its spec has a seed, and otherwise begins other rows.
 
     Reasons: as for ObtainSamples.
     """
@@ -1047,6 +1091,30 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         stream samples in: it keeps the environment that it began with. ResizePool gives whole episodes the new workers; a
         stream of fragments goes on in another row sequence, or, if its request names a seed, fails with FAILED_PRECONDITION
         (WORKER_COUNT).
+
+        Reasons: as for ObtainSamples.
+        """
+
+    @abc.abstractmethod
+    def DriveEnvironments(
+        self,
+        request_iterator: _MaybeAsyncIterator[rollserve_wire.v1.sampler_service_pb2.DriveEnvironmentsRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve_wire.v1.sampler_service_pb2.DriveEnvironmentsResponse], collections.abc.AsyncIterator[rollserve_wire.v1.sampler_service_pb2.DriveEnvironmentsResponse]]:
+        """Lets the client act in the workers' environments, step by step, in place of an agent: a session. The client sends a
+        spec; the server answers with the beginning, and with the first observations of all rows. From then on, the client
+        sends the actions of a step, and the server answers with what followed and the next observations. An environment
+        whose episode ends is reset in the same step.
+
+        What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
+        round, then its StreamRound. Closing the requests ends the session: the fragments end with the last step, and the
+        account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
+        same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
+        is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
+
+        A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. It may wait for its client
+        for `--stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends the rows of a session with FAILED_PRECONDITION
+        (WORKER_COUNT) if its spec has a seed, and otherwise begins other rows.
 
         Reasons: as for ObtainSamples.
         """

@@ -2,6 +2,7 @@
 
 from rollserve_server.agents.action_masks import is_without_choice, legal_values
 from rollserve_server.agents.agent import (
+    FINITE,
     STATE,
     VALUE,
     ActionMask,
@@ -12,6 +13,7 @@ from rollserve_server.agents.agent import (
     NoiseKind,
     PopulationAgent,
     PythonPolicy,
+    first_bad_elements,
 )
 from rollserve_server.agents.building import build_agent, is_quick_to_prepare, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
@@ -84,6 +86,7 @@ from rollserve_server.agents.specs import (
 __all__ = [
     "DEFAULT_EXPLORATION",
     "DEFAULT_HEAD_SETTINGS",
+    "FINITE",
     "MEMBER_VERSION",
     "NO_INPUTS",
     "STATE",
@@ -143,6 +146,7 @@ __all__ = [
     "content_hash",
     "exploration_from_proto",
     "exploration_to_proto",
+    "first_bad_elements",
     "is_quick_to_prepare",
     "is_same",
     "is_without_choice",

@@ -50,6 +50,8 @@ _MAX_SECONDS = 0.01
 _JOINED = keys_of(pb.ObtainSamplesResponse.DESCRIPTOR)["joined"]
 _RESPONSES = keys_of(pb.JoinedResponses.DESCRIPTOR)["responses"]
 
+_OF_ROUNDS = (pb.StreamSamplesResponse, pb.DriveEnvironmentsResponse)
+
 _RECORD_FIELDS = {
     "episode_indices": "episode_index",
     "returns": "total_reward",
@@ -169,7 +171,7 @@ class ResponseWriter:
             case _:
                 if isinstance(item, StreamRound):
                     self._count(item.account)
-                elif isinstance(item, Account) and self._kind is not pb.StreamSamplesResponse:  # whose rounds count
+                elif isinstance(item, Account) and self._kind not in _OF_ROUNDS:  # which count themselves
                     self._count(item)
                 await self._send(response_of(self._kind, item, self._ring))
 

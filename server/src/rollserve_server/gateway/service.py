@@ -16,7 +16,7 @@ from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.agents import agent_parts, check_unpickled
 from rollserve_server.datasets import max_read_bytes
 from rollserve_server.envs import check_not_free, requested, specs_of_rows
-from rollserve_server.errors import DomainError, NotAllowedError, OverLimitError, within
+from rollserve_server.errors import DomainError, InvalidValueError, NotAllowedError, OverLimitError, within
 from rollserve_server.fields import MAX_WORKERS, in_range, set_fields
 from rollserve_server.futures import in_background, in_request_thread
 from rollserve_server.gateway.audit import change, note_agent_update, note_env_update, settings_changes
@@ -27,6 +27,11 @@ from rollserve_server.gateway.messages.agents import (
     select_parameters,
 )
 from rollserve_server.gateway.messages.dataset_requests import read_request_from_proto, recording_request_from_proto
+from rollserve_server.gateway.messages.driving import (
+    drive_request_from_proto,
+    driven_step_to_bytes,
+    step_actions_from_proto,
+)
 from rollserve_server.gateway.messages.environments import (
     env_call_from_proto,
     env_updated_to_proto,
@@ -48,7 +53,13 @@ from rollserve_server.gateway.messages.videos import render_request_from_proto
 from rollserve_server.gateway.reading import read
 from rollserve_server.gateway.recording import Recordings
 from rollserve_server.gateway.rendering import rendered
-from rollserve_server.gateway.requests.parsing import parse_agent_update, parse_receipt, parse_stream_spec
+from rollserve_server.gateway.requests.parsing import (
+    parse,
+    parse_agent_update,
+    parse_drive_spec,
+    parse_receipt,
+    parse_stream_spec,
+)
 from rollserve_server.gateway.requests.reader import (
     agent_update_scopes,
     evaluation_scopes,
@@ -63,7 +74,7 @@ from rollserve_server.gateway.rpcs.rpc import SERVICE, Bound, Bounds, Rpc
 from rollserve_server.identity import ANONYMOUS, Scope
 from rollserve_server.machine import memory_bytes
 from rollserve_server.metrics import figures_of
-from rollserve_server.pool import DISCARD, MAX_STREAMS, StreamClient, saved_sampler_parts
+from rollserve_server.pool import DISCARD, MAX_STREAMS, DrivenStep, StreamClient, saved_sampler_parts
 from rollserve_wire.reasons import Reason
 from rollserve_wire.v1 import agent_versions_pb2, samplers_pb2, settings_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -88,6 +99,8 @@ if TYPE_CHECKING:
     from rollserve_server.pool import (
         Account,
         AgentUpdate,
+        Drive,
+        DriveRequest,
         EnvUpdate,
         EpisodeRecords,
         EvaluationRequest,
@@ -376,6 +389,19 @@ class SamplerService:
         finally:
             listening.cancel()
 
+    async def drive_environments(
+        self, rpc: OpenRpc, sampler: Sampler, request: DriveRequest
+    ) -> AsyncGenerator[PoolItem | bytes, None]:
+        """Answer `DriveEnvironments`."""
+        drive = sampler.pool.drive(request, self._rpcs.stall_seconds, rpc)
+        listening = in_background(self._listen_to_driver(rpc, drive))
+        try:
+            async with contextlib.aclosing(drive.items()) as items:
+                async for item in items:
+                    yield driven_step_to_bytes(item) if isinstance(item, DrivenStep) else item
+        finally:
+            listening.cancel()
+
     def evaluate(self, rpc: OpenRpc, sampler: Sampler, request: EvaluationRequest) -> AsyncGenerator[PoolItem, None]:
         """Answer `Evaluate`."""
         self._check_env(request.env, rpc, "options.environment")
@@ -416,6 +442,24 @@ class SamplerService:
             rpc.end(error)
         else:
             client.end()
+
+    async def _listen_to_driver(self, rpc: OpenRpc, drive: Drive) -> None:
+        """Tell a session what its client sends, until the client ends the session or sends something else."""
+        try:
+            while (data := await self._intake.actions_request(rpc)) is not None:
+                message = parse(pb.DriveEnvironmentsRequest, data)
+                match message.WhichOneof("content"):
+                    case "actions":
+                        drive.act(step_actions_from_proto(message.actions))
+                    case "fragment_end":
+                        drive.end_fragment()
+                    case got:
+                        expected = "actions or the end of fragments in each later message"
+                        raise InvalidValueError.of("content", expected=expected, got=got or "none")
+        except DomainError as error:
+            rpc.end(error)
+        else:
+            drive.end()
 
     def _may_be_free(self, rpc: OpenRpc) -> bool:
         """Whether an RPC may name environments of no profile."""
@@ -488,6 +532,9 @@ _STATES = Bound(lambda: ConnectionAdmission(8, 2, 5.0, max_waiting=_MAX_WAITING)
 _VIDEOS = Bound(lambda: _videos(2))
 """A server has as many as its settings say."""
 _STREAMS = Bound(lambda: Places("streams of a sampler", MAX_STREAMS, max_of_client=MAX_STREAMS // 2), per_sampler=True)
+_SESSIONS = Bound(
+    lambda: Places("sessions of a sampler", MAX_STREAMS, max_of_client=MAX_STREAMS // 2), per_sampler=True
+)
 _RECORDS = Bound(lambda: Places("streams of records", 64, max_of_client=16))
 _RECORDINGS = Bound(lambda: Places("recordings", _processes(16, 512 << 20), max_of_client=8))
 _READS = Bound(lambda: Places("reads of datasets", _processes(16, max_read_bytes()), max_of_client=4))
@@ -512,6 +559,15 @@ RPCS = (
         field="spec",
         further=sampling_scopes,
         bound=_STREAMS,
+    ),
+    Rpc(
+        "DriveEnvironments",
+        Scope.DRIVE,
+        _S.drive_environments,
+        drive_request_from_proto,
+        parse=parse_drive_spec,
+        field="spec",
+        bound=_SESSIONS,
     ),
     Rpc("RenderEpisode", Scope.SAMPLE, _S.render_episode, render_request_from_proto, bound=_VIDEOS),
     Rpc(

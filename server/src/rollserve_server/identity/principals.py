@@ -26,6 +26,8 @@ class Scope(enum.StrEnum):
     """Read the state of the sampler, and describe the service."""
     SAMPLE = "sample"
     """Sample and evaluate with the present agent and environment."""
+    DRIVE = "drive"
+    """Act in the present environment, step by step."""
     AGENT_READ = "agent:read"
     """Read the parameters of agents."""
     AGENT_WRITE = "agent:write"

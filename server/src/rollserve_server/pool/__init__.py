@@ -3,6 +3,8 @@
 from rollserve_server.pool.accounts import Account, DeliveredMoments, FailedEpisode, FormMoments, WorkerTotals
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, ServerBackend, WorkerHandle
 from rollserve_server.pool.backends.in_process import InProcessBackend, ThreadWorker
+from rollserve_server.pool.calls.driving import Drive
+from rollserve_server.pool.calls.step_actions import StepActions
 from rollserve_server.pool.episode_log import EpisodeLog, EpisodeRecords, Histogram
 from rollserve_server.pool.pool import Pool
 from rollserve_server.pool.requests import (
@@ -12,6 +14,7 @@ from rollserve_server.pool.requests import (
     AgentUpdate,
     ApplyUpdate,
     AtLeast,
+    DriveRequest,
     EnvUpdate,
     EvaluationRequest,
     Exactly,
@@ -37,6 +40,7 @@ from rollserve_server.pool.results import (
     AgentUpdated,
     Beginning,
     Delivery,
+    DrivenStep,
     EnvUpdated,
     Evaluation,
     PoolStatus,
@@ -64,6 +68,9 @@ __all__ = [
     "Beginning",
     "DeliveredMoments",
     "Delivery",
+    "Drive",
+    "DriveRequest",
+    "DrivenStep",
     "EnvUpdate",
     "EnvUpdated",
     "EpisodeLog",
@@ -94,6 +101,7 @@ __all__ = [
     "SavedSampler",
     "ScalingStatus",
     "ServerBackend",
+    "StepActions",
     "StreamBounds",
     "StreamClient",
     "StreamRequest",

@@ -13,6 +13,7 @@ from rollserve_server.admission import NEVER_STALLED, Receiver
 from rollserve_server.agents import kind_of, policy_versions
 from rollserve_server.envs import pickle_uniform_boxes
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError
+from rollserve_server.pool.calls.driving import Drive
 from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.samplings import Samplings
 from rollserve_server.pool.calls.stream import Streams
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.episode_log import EpisodeLog
     from rollserve_server.pool.requests import (
         AgentUpdate,
+        DriveRequest,
         EnvUpdate,
         EvaluationRequest,
         Expectation,
@@ -532,6 +534,25 @@ class Pool:
             OverLimitError: there are too many streams.
         """
         return self._streams.stream(request, client, receiver)
+
+    def drive(self, request: DriveRequest, max_idle_seconds: float, receiver: Receiver = NEVER_STALLED) -> Drive:
+        """Return a session, in which a client acts step by step.
+
+        Its `items` are the beginning, a `DrivenStep` for each step that actions are wanted for, for each round its
+        deliveries and then the round itself, with progress between them, and at last the account. Closing the iterator
+        early ends the session.
+
+        Args:
+            request: the request.
+            max_idle_seconds: how long the client may take for the actions of a step.
+            receiver: the client, for turns.
+
+        Raises:
+            InvalidValueError, NotReadyError, DomainError: as of `sample`, from `items`, also for a later round.
+        """
+        self._check_open()
+        self._parts.workers.check_enough()
+        return Drive(self._parts, self._samplings, request, receiver, max_idle_seconds)
 
     def evaluate(
         self, request: EvaluationRequest, receiver: Receiver = NEVER_STALLED

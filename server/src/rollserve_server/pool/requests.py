@@ -17,7 +17,7 @@ from rollserve_wire.environments import EnvChange, EnvSpec
 if TYPE_CHECKING:
     from rollserve_server.agents import Exploration
     from rollserve_server.envs import Overlay
-    from rollserve_server.sampling import ColumnFormat
+    from rollserve_server.sampling import ColumnFormat, External
     from rollserve_wire.policy_map import PolicyMap
 
 
@@ -29,6 +29,7 @@ __all__ = [
     "AgentUpdate",
     "ApplyUpdate",
     "AtLeast",
+    "DriveRequest",
     "EnvUpdate",
     "EvaluationRequest",
     "Exactly",
@@ -196,6 +197,7 @@ class SampleRequest:
         return_spaces: whether the beginning has the environment's spaces.
         observation_moments: whether the account has moments of the observations.
         return_discount: discount of the returns that the account has moments of; None for none.
+        external: acting by a client, in place of the agent; None for the agent.
     """
 
     target: Target | Fragments
@@ -207,6 +209,7 @@ class SampleRequest:
     return_spaces: bool = False
     observation_moments: bool = False
     return_discount: float | None = None
+    external: External | None = None
 
 
 @dataclass(frozen=True)
@@ -341,6 +344,27 @@ class StreamRequest:
     return_spaces: bool = False
     observation_moments: bool = False
     return_discount: float | None = None
+
+
+@dataclass(frozen=True)
+class DriveRequest:
+    """A request for a session, in which the client acts.
+
+    Attributes:
+        rounds: what each round has.
+        messages: how to write it.
+        external: what comes with the client's actions.
+        options: options of sampling.
+        num_workers: the session fails if there are more or fewer workers at its beginning; None for any number.
+        return_spaces: whether the beginning has the environment's spaces.
+    """
+
+    rounds: RowFragments
+    messages: MessageFormat
+    external: External
+    options: SamplingOptions = field(default_factory=SamplingOptions)
+    num_workers: int | None = None
+    return_spaces: bool = False
 
 
 class StreamClient:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollserve_server.pool.accounts import WorkerTotals
 
@@ -26,6 +26,7 @@ __all__ = [
     "AgentUpdated",
     "Beginning",
     "Delivery",
+    "DrivenStep",
     "EnvUpdated",
     "EnvValues",
     "Evaluation",
@@ -121,6 +122,18 @@ class Evaluation:
     reproducibility: Reproducibility
     num_members: int = 1
     agents: Sequence[str] = ()
+
+
+class DrivenStep(NamedTuple):
+    """What the client of a session gets to know of a step.
+
+    Attributes:
+        step: number of the step that actions are wanted for.
+        workers: for each worker a serialized `DrivenRows` message.
+    """
+
+    step: int
+    workers: Sequence[bytes]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
+    from rollserve_server.agents import InfoSpec
     from rollserve_server.envs import Traces
     from rollserve_server.errors import DomainError
     from rollserve_wire.environments import Reproducibility
@@ -28,11 +29,14 @@ __all__ = [
     "AgentOutcome",
     "Claim",
     "ColumnFormat",
+    "DrivenActions",
+    "DrivenRows",
     "EarlyClaim",
     "EndedEpisode",
     "EnvDescription",
     "EpisodeFailure",
     "EpisodeRange",
+    "External",
     "FragmentAssignment",
     "FragmentOrder",
     "FragmentReport",
@@ -539,6 +543,42 @@ class RowsProgress(Collection[RowProgress]):
         return any(each is progress for each in self)
 
 
+class External(NamedTuple):
+    """Acting by a client, in place of an agent.
+
+    Attributes:
+        infos: infos that come with each step's actions.
+    """
+
+    infos: tuple[InfoSpec, ...] = ()
+
+
+class DrivenActions(NamedTuple):
+    """A client's actions of one step in a worker's M rows.
+
+    Attributes:
+        actions: for each leaf of the action space the bytes of (M, *A).
+        infos: for each info the bytes of (M, *I).
+    """
+
+    actions: tuple[bytes, ...]
+    infos: tuple[bytes, ...]
+
+
+class DrivenRows(NamedTuple):
+    """What a client gets to know of a worker's rows: parts of a serialized `DrivenRows` message.
+
+    Attributes:
+        step: number of the call's step that actions are wanted for; the call's number of steps at its end.
+        outcome: what followed the last actions; None if no step was made.
+        observations: observations for the next actions; None at the end of the call.
+    """
+
+    step: int
+    outcome: bytes | None
+    observations: bytes | None
+
+
 @dataclass(frozen=True)
 class FragmentAssignment:
     """Instructions for a worker in one fragment call.
@@ -552,6 +592,7 @@ class FragmentAssignment:
         max_message_bytes: size that no message may exceed.
         report_actions: whether to report the rows' actions.
         columns: how columns may be written; None discards them.
+        external: acting by a client; None for the agent of `policy_version`.
     """
 
     call_id: int
@@ -562,6 +603,7 @@ class FragmentAssignment:
     max_message_bytes: int
     report_actions: bool
     columns: ColumnFormat | None
+    external: External | None = None
 
 
 @dataclass(frozen=True)
@@ -577,6 +619,7 @@ class FragmentOrder(WorkOrder["FragmentReport"]):
             is left.
         enough_row_steps: number of steps of each row that are enough: the rows stop there, or with the steps they have
             made if those are more; None for all steps of the assignment.
+        actions: a client's actions of the steps that follow the ones of earlier orders.
     """
 
     sequence: RowSequenceSpec
@@ -585,6 +628,7 @@ class FragmentOrder(WorkOrder["FragmentReport"]):
     write_bytes: int
     seconds: float
     enough_row_steps: int | None = None
+    actions: Sequence[DrivenActions] = ()
 
 
 @dataclass(frozen=True)
@@ -608,6 +652,7 @@ class FragmentReport:
             middle of the call. The rows' states at the beginning of the call are still valid.
         num_row_steps: number of steps that each row makes in the call; below the assignment's number once
             `enough_row_steps` has shortened the call.
+        driven: what a client gets to know of its rows, once all of its actions so far are carried out.
     """
 
     messages: tuple[Message, ...]
@@ -623,6 +668,7 @@ class FragmentReport:
     num_row_steps: int = 0
     environment_seconds: float = 0.0
     policy_seconds: float = 0.0
+    driven: DrivenRows | None = None
 
 
 Members = Mapping[str, Mapping[str, np.ndarray]]

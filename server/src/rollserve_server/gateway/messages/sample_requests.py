@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_first_index",
     "evaluation_format_from_proto",
+    "message_format_of",
     "message_limit_of",
     "sample_request_from_proto",
     "sampling_options_of",
@@ -78,7 +79,7 @@ def evaluation_format_from_proto(delivery: evaluation_pb2.EpisodeDelivery) -> Me
     Raises:
         InvalidValueError: a size is out of range, or a compression is not set.
     """
-    return _format_of(set_fields(delivery))
+    return message_format_of(set_fields(delivery))
 
 
 def message_limit_of(given: Mapping[str, Any]) -> int:
@@ -91,7 +92,7 @@ def message_limit_of(given: Mapping[str, Any]) -> int:
     return in_range("max_message_bytes", limit, _MIN_MESSAGE_BYTES, _MAX_MESSAGE_BYTES)
 
 
-def _format_of(given: Mapping[str, Any]) -> MessageFormat:
+def message_format_of(given: Mapping[str, Any]) -> MessageFormat:
     """Return the format of messages; raise InvalidValueError for a size out of range, or an unset compression."""
     compression = None
     for position, accepted in enumerate(given.get("accept_compression", ())):
@@ -161,7 +162,7 @@ def sample_request_from_proto(
     prefetch = given.get("prefetch", False)
     with in_field("options"):
         _check_of_rows(given, counts_steps=isinstance(target, AtLeast), have_rows=isinstance(target, Fragments))
-        messages = _format_of(given)
+        messages = message_format_of(given)
         check_first_index(given)
         if prefetch and ("seed" in given or isinstance(target, Fragments)):
             expected = "whole episodes of the sampler's own sequence"
@@ -274,7 +275,7 @@ def stream_request_from_proto(spec: pb.StreamSpec, allowed_paths: Collection[Pat
                 raise InvalidValueError.of(name, expected=f"false for {what}", got="true")
         check_first_index(given)
         _check_of_rows(given, counts_steps=not have_rows, have_rows=have_rows)
-        messages, options = _format_of(given), _options_of_both(given, allowed_paths)
+        messages, options = message_format_of(given), _options_of_both(given, allowed_paths)
     rounds = _rounds_from_proto(spec, given)
     return StreamRequest(
         rounds,

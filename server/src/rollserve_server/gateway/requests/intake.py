@@ -97,6 +97,15 @@ class Intake:
         data = await rpc.read_any_time()
         return None if data is grpc.aio.EOF else _within_size(_request_of(data, _MAX_NAME_BYTES), _MAX_NAME_BYTES)
 
+    async def actions_request(self, rpc: OpenRpc) -> bytes | None:
+        """Receive a further request of a session, which may come at any time; None after the last one.
+
+        Raises:
+            OverLimitError: more than 4 MiB.
+        """
+        data = await rpc.read_any_time()
+        return None if data is grpc.aio.EOF else _within_size(_request_of(data), _MAX_SMALL_BYTES)
+
     async def update_request(self, rpc: OpenRpc) -> bytes:
         """Receive the request of an update, which has its share of the memory until the RPC ends.
 

@@ -34,6 +34,7 @@ __all__ = [
     "max_elements",
     "parse",
     "parse_agent_update",
+    "parse_drive_spec",
     "parse_receipt",
     "parse_stream_spec",
     "parse_unchecked",
@@ -90,6 +91,14 @@ def parse_stream_spec(data: bytes) -> pb.StreamSpec:
 def parse_receipt(data: bytes) -> int:
     """Return the number of rounds that the client has taken, from a later message of `StreamSamples`."""
     return _parse_content(data, "receipt", "a receipt in each later message").receipt.round_count
+
+
+def parse_drive_spec(data: bytes) -> pb.DriveSpec:
+    """Return what the first message of `DriveEnvironments` asks for."""
+    message = parse(pb.DriveEnvironmentsRequest, data)
+    if (got := message.WhichOneof("content")) != "spec":
+        raise InvalidValueError.of("content", expected="a spec in the first message", got=got or "none")
+    return message.spec
 
 
 def _parse_content(data: bytes, kind: str, expected: str) -> pb.StreamSamplesRequest:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling import FragmentReport, Message, RowProgress, RowState
 
 
-__all__ = ["FragmentCall"]
+__all__ = ["FragmentCall", "FragmentWorker"]
 
 _STOP_SECONDS = 1.0
 """How long a worker that is to stop may take to answer, if it has written nothing yet."""
@@ -73,10 +73,11 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         start = sequence.start  # where the rows stand at the beginning
         self._num_row_steps = target.num_steps // start.stride
         self._workers = [
-            _FragmentWorker(worker, self._num_row_steps, len(rows)) for worker, rows in enumerate(start.workers)
+            FragmentWorker(worker, self._num_row_steps, len(rows)) for worker, rows in enumerate(start.workers)
         ]
         in_flight = [state.in_flight for state in self._workers]
         super().__init__(parts, request, workforce, account, reached, in_flight)
+        self._request: SampleRequest
         self._reports_actions = reproducibility is not Reproducibility.WORKER
         self.sequence = sequence
         self.is_patient = False
@@ -178,7 +179,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             self._lose_rows(state, WorkerLostError(f"worker {worker} is lost", worker))
         return handle
 
-    def _can_wait_for(self, state: _FragmentWorker) -> bool:
+    def _can_wait_for(self, state: FragmentWorker) -> bool:
         """Whether the call may go on although a slot has no worker for now: the others are enough."""
         num_present = sum(not each.is_missing for each in self._workers)
         is_over = self._parts.workers.is_closed
@@ -227,7 +228,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         self._is_cutting = False
         self._notify()
 
-    def _assignment(self, state: _FragmentWorker) -> FragmentAssignment:
+    def _assignment(self, state: FragmentWorker) -> FragmentAssignment:
         messages = self._request.messages
         return FragmentAssignment(
             call_id=self._call_id,
@@ -238,16 +239,17 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             max_message_bytes=messages.max_message_bytes,
             report_actions=self._reports_actions,
             columns=messages.columns,
+            external=self._request.external,
         )
 
-    def _row_states(self, state: _FragmentWorker) -> Sequence[RowState]:
+    def _row_states(self, state: FragmentWorker) -> Sequence[RowState]:
         """Return what a worker's rows are made from, after any that it had are gone."""
         row_states, state.num_unknown = self._start.states(state.index)
         state.num_skipped, state.num_broken_off = state.num_written, state.num_unknown
         self._notify()
         return row_states
 
-    def _room(self, state: _FragmentWorker) -> int:
+    def _room(self, state: FragmentWorker) -> int:
         """Return how many bytes a worker may write now: half of the window in its turn, else a share of the rest."""
         share = self._settings.window_bytes // 2
         if state.index != self._next_worker:
@@ -269,7 +271,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         if not state.is_stuck:
             self._notify()
 
-    def _take_progress(self, state: _FragmentWorker, report: FragmentReport, buffer: RemoteBuffer) -> None:
+    def _take_progress(self, state: FragmentWorker, report: FragmentReport, buffer: RemoteBuffer) -> None:
         self._has_answered[state.index] = True
         state.num_made += report.num_simulated_steps - report.num_restoring_steps
         state.num_steps_per_report = max(state.num_steps_per_report, report.num_simulated_steps)
@@ -301,21 +303,21 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         loop.call_at(self._overdue_at + 0.01, self._notify)
         self._notify()
 
-    def _abandon_if_overdue(self, state: _FragmentWorker) -> None:
+    def _abandon_if_overdue(self, state: FragmentWorker) -> None:
         """Go on without a worker that does not stop, if it has written nothing and its rows can be made again."""
         if state.progress is not None or asyncio.get_running_loop().time() < self._overdue_at:
             return
         if self._can_abandon(state):
             state.abandon()
 
-    def _can_abandon(self, state: _FragmentWorker) -> bool:
+    def _can_abandon(self, state: FragmentWorker) -> bool:
         """Whether a worker has written nothing and needs no step, and its rows can be made again as they were."""
         has_stopped = state.num_row_steps < self._num_row_steps
         points = self._start.workers[state.index]
         is_restorable = self._reports_actions and all(point.is_restorable for point in points)
         return is_restorable and not (has_stopped or state.num_needed_row_steps)
 
-    def _take_failure(self, state: _FragmentWorker, report: FragmentReport, failure: DomainError) -> None:
+    def _take_failure(self, state: FragmentWorker, report: FragmentReport, failure: DomainError) -> None:
         """Make rows again that an environment's error has left behind; raise all other failures."""
         location = state.location
         if (
@@ -333,9 +335,9 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             raise EnvFailedError(FailedEpisode.of(state.index, final[-1]).final_text)
         raise failure
 
-    def _check_restored(self, state: _FragmentWorker) -> None:
+    def _check_restored(self, state: FragmentWorker) -> None:
         """Raise an error if rows begin other episodes although a part of what they made before is delivered."""
-        if not (state.num_skipped and state.num_broken_off):
+        if not (state.num_broken_off and self._is_seen(state)):
             return
         rows = f"{state.num_broken_off} rows of worker {state.index}"
         text = f"{rows} cannot be brought back to where they stood, but a part of their steps from there is delivered"
@@ -345,24 +347,28 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             raise EnvFailedError(f"{state.failure.text}; {text}")
         raise NotReadyError(text, reason=Reason.ROW_STEP_COUNT, field="fragments.row_step_count")
 
+    def _is_seen(self, state: FragmentWorker) -> bool:
+        """Whether a part of what a worker's rows did is delivered."""
+        return state.num_skipped > 0
+
     def _lose(self, worker: int, handle: WorkerHandle, error: WorkerLostError) -> None:
         state = self._workers[worker]
         if state.location is not None and state.location.handle is handle:  # else its rows are elsewhere by now
             self._lose_rows(state, error)
 
-    def _lose_rows(self, state: _FragmentWorker, error: WorkerLostError) -> None:
+    def _lose_rows(self, state: FragmentWorker, error: WorkerLostError) -> None:
         """Record that a worker's rows are gone, with what it had not written."""
         state.forget_rows()
         if state.progress is None:
             self._restart_lost(state, error)
 
-    def _close_rows(self, state: _FragmentWorker, location: WorkLocation) -> None:
+    def _close_rows(self, state: FragmentWorker, location: WorkLocation) -> None:
         """Have a worker end what it does with its rows."""
         state.forget_rows()
         location.stop()
         location.close()
 
-    def _restart(self, state: _FragmentWorker, reason: str) -> None:
+    def _restart(self, state: FragmentWorker, reason: str) -> None:
         """Have a worker make its steps again, except the written ones."""
         state.progress, state.num_made = None, 0
         self._has_answered[state.index] = False
@@ -370,7 +376,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         self.account.count_retried(reason, len(self._start.workers[state.index]))
         self._notify()
 
-    def _restart_lost(self, state: _FragmentWorker, error: WorkerLostError) -> None:
+    def _restart_lost(self, state: FragmentWorker, error: WorkerLostError) -> None:
         """Restart a lost worker's part; raise the error if that has happened too often."""
         if not self._has_other_cause(error):
             # Memory grows over many steps, until somebody looks: no single one of them is the cause.
@@ -395,7 +401,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         state.num_done += sum(message.num_steps for message in pending.messages)
         return self._deliver(state.index, pending.messages, buffer)
 
-    def _lose_written(self, state: _FragmentWorker, pending: _PendingMessages, error: WorkerLostError) -> None:
+    def _lose_written(self, state: FragmentWorker, pending: _PendingMessages, error: WorkerLostError) -> None:
         """Record that a machine is gone with all that a worker had written there."""
         state.pending.clear()
         state.num_written = state.num_done
@@ -411,7 +417,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
 
 @dataclass(eq=False)
-class _FragmentWorker:
+class FragmentWorker:
     """The state of a worker in a fragment call.
 
     Attributes:

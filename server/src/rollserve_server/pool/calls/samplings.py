@@ -33,6 +33,7 @@ from rollserve_server.errors import (
     within,
 )
 from rollserve_server.futures import in_task, while_running
+from rollserve_server.pool.calls.driven import DrivenCall
 from rollserve_server.pool.calls.episodes import EpisodeCall, Prefetch
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.plan.estimates import LengthEstimates
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.requests import (
         AgentUpdate,
+        DriveRequest,
         Expectation,
         SampleRequest,
         SamplingOptions,
@@ -216,14 +218,21 @@ class Samplings:
         """Choose versions, which the stack keeps, and make the call; of a round, in the sequence of its stream."""
         parts, options = self._parts, request.options
         parts.check_run(options.run)
-        policy_version = parts.selection.choose_policy(options)
         env_version = parts.selection.choose_env(options)
-        stack.enter_context(parts.versions.agents.using(policy_version))
         stack.enter_context(parts.versions.envs.using(env_version))
         description = parts.versions.env_in_use(env_version).description
-        await parts.selection.check_fit(policy_version, env_version)
-        for agent in parts.versions.agents.get(policy_version) or ():  # policies by name are the same for all workers
-            request = _checked(request, description, agent)
+        policy_version = 0
+        if request.external is None:
+            policy_version = parts.selection.choose_policy(options)
+            stack.enter_context(parts.versions.agents.using(policy_version))
+            await parts.selection.check_fit(policy_version, env_version)
+            for agent in (
+                parts.versions.agents.get(policy_version) or ()
+            ):  # policies by name are the same for all workers
+                request = _checked(request, description, agent)
+        elif description.agents:
+            expected = "an environment with one agent"
+            raise InvalidValueError.of("options", expected=expected, got=f"{len(description.agents)} agents")
         self.end_prefetch(drop=False)
         # Nothing is awaited from here until the call is made, so that what is kept for it is of the same workforce.
         workforce = stack.enter_context(parts.workers.using_workforce())
@@ -295,7 +304,8 @@ class Samplings:
         else:
             sequence = parts.row_sequences.begin(options.seed, kind, target.row_step_count, initial)
         reproducibility = description.reproducibility
-        return FragmentCall(parts, request, target, sequence, policy_version, workforce, reproducibility)
+        make = FragmentCall if request.external is None else DrivenCall
+        return make(parts, request, target, sequence, policy_version, workforce, reproducibility)
 
     @contextlib.asynccontextmanager
     async def running(
@@ -463,7 +473,7 @@ class StreamSequence:
         own: sequence of whole episodes; None for fragments.
     """
 
-    def __init__(self, parts: PoolParts, request: StreamRequest, stack: AsyncExitStack) -> None:
+    def __init__(self, parts: PoolParts, request: StreamRequest | DriveRequest, stack: AsyncExitStack) -> None:
         """Begin, until the stack is closed: with the request's seed and position, or with a seed of the sampler's."""
         self._parts = parts
         self._rounds, self._options = request.rounds, request.options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from gymnasium import spaces
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentFragmentCollector",
     "DivergedError",
+    "Ended",
     "FragmentCollector",
     "action_log_leaves",
     "is_same",
@@ -45,6 +46,22 @@ __all__ = [
 _T = TypeVar("_T")
 
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
+
+
+class Ended(NamedTuple):
+    """Rows whose episodes have ended with a step, E of them.
+
+    Attributes:
+        rows: (E,), their positions.
+        terminated: (E,), whether the environment ended the episode.
+        truncated: (E,), whether a limit did.
+        last_observations: for each leaf of the observation space (E, *O).
+    """
+
+    rows: NDArray[np.int64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    last_observations: Sequence[np.ndarray]
 
 
 class FragmentCollector(ABC):
@@ -97,6 +114,7 @@ class FragmentCollector(ABC):
         self._action_leaves = action_leaves
         # In the call: the current step, and for each leaf the actions (T, M, *A).
         self._step = self.num_steps = 0
+        self._has_begun_step = False
         self._reports_actions = False
         self._call_actions: Sequence[np.ndarray] = ()
 
@@ -153,7 +171,16 @@ class FragmentCollector(ABC):
         """Make steps that restore rows, and return their number; 0 once all rows are restored."""
         return next(self._restoring, 0)
 
-    @abstractmethod
+    def begin_step(self) -> None:
+        """Reset the rows whose episodes begin with the next step, which have been restored: observations are there.
+
+        Raises:
+            EnvFailedError: an environment failed too often.
+        """
+        if not self._has_begun_step:
+            self._begin_step()
+            self._has_begun_step = True
+
     def step(self) -> None:
         """Step all rows, which have been restored.
 
@@ -165,6 +192,17 @@ class FragmentCollector(ABC):
             AgentFailedError: the agent failed.
             SpillError: steps have to be spilled, and cannot be.
         """
+        self.begin_step()
+        self._has_begun_step = False
+        self._make_step()
+
+    @abstractmethod
+    def _begin_step(self) -> None:
+        """Reset the rows whose episodes begin with the next step."""
+
+    @abstractmethod
+    def _make_step(self) -> None:
+        """Step all rows, as `step`."""
 
     @abstractmethod
     def progress(self) -> RowsProgress:
@@ -256,8 +294,13 @@ def _log_dtype(leaf: Leaf) -> np.dtype:
 
 
 class AgentFragmentCollector(FragmentCollector):
-    """Records fragments of rows with one agent each."""
+    """Records fragments of rows with one agent each.
 
+    Attributes:
+        ended: rows whose episodes have ended with the last step; None if there are none.
+    """
+
+    ended: Ended | None = None
     _rows: SingleRows | JointRows
     _noise: RowNoise | BlockNoise
     _columns: Recorder | StepColumns

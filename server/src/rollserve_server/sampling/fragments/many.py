@@ -109,12 +109,16 @@ class ManyFragmentCollector(FragmentCollector):
         for row, its in states.items():
             self._let_act(self._running[row], its)
 
-    def step(self) -> None:
-        """Step all rows."""
+    @override
+    def _begin_step(self) -> None:
         for row in range(self.num_rows):
             if row not in self._running:
                 self._begin(row)
-            elif not self._running[row].has_policies:
+
+    @override
+    def _make_step(self) -> None:
+        for row in range(self.num_rows):
+            if not self._running[row].has_policies:
                 self._let_act(self._running[row], {})
         for column in self._call_actions:
             column[self._step] = 0

@@ -14,7 +14,7 @@ from rollserve_server.sampling.collect.collector import with_episode
 from rollserve_server.sampling.collect.noise import EpisodeGenerator, RowNoise
 from rollserve_server.sampling.collect.stepping import SingleRows
 from rollserve_server.sampling.encode.encoder import ONE_AGENT
-from rollserve_server.sampling.fragments.collector import AgentFragmentCollector, DivergedError, is_same
+from rollserve_server.sampling.fragments.collector import AgentFragmentCollector, DivergedError, Ended, is_same
 from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
 from rollserve_server.sampling.protocol import RowsProgress, RowState
 from rollserve_server.sampling.record.episodes import Episode, Recorder
@@ -77,8 +77,14 @@ class RowFragmentCollector(AgentFragmentCollector):
         super().begin_call(num_steps, report_actions=report_actions)
         self._reset_steps[:] = 0
 
-    def step(self) -> None:
-        """Step all rows."""
+    @override
+    def _begin_step(self) -> None:
+        for row, position in enumerate(self._positions):
+            if not (self._env_steps[row] or position.is_reset):
+                self._reset(row, position)
+
+    @override
+    def _make_step(self) -> None:
         envs, recorder = self._envs, self._columns
         self.num_repeated_steps = 0
         for row, position in enumerate(self._positions):
@@ -125,19 +131,22 @@ class RowFragmentCollector(AgentFragmentCollector):
         for position in self._positions:
             position.has_noise = False
 
+    def _reset(self, row: int, position: _Position) -> None:
+        """Reset a row's environment, for an episode that begins with the next step."""
+        position.env_seed = self._seeds.env_seed(self._sequence.root_seed, position.episode_index)
+        info = self._begun(lambda: self._envs.reset(row, position.env_seed), position.episode_index)
+        position.reset_infos = self.infos.read_reset(info)
+        position.is_reset = True
+        self._rows.read_mask(row, info)
+        self._reset_steps[row] = self._step
+        self._history.reset(row, self._step)
+
     def _open(self, row: int, position: _Position) -> None:
         """Begin a fragment, at the start of an episode or where the row's last fragment ended."""
-        first_step, needs_reset = int(self._episode_steps[row]), not self._env_steps[row]
-        if needs_reset or not position.has_noise:
-            env_seed = self._noise.begin(row, self._sequence.root_seed, position.episode_index, first_step)
+        first_step = int(self._episode_steps[row])
+        if not position.has_noise:
+            self._noise.begin(row, self._sequence.root_seed, position.episode_index, first_step)
             position.has_noise = True
-        if needs_reset:
-            position.env_seed = env_seed
-            info = self._begun(lambda: self._envs.reset(row, position.env_seed), position.episode_index)
-            position.reset_infos = self.infos.read_reset(info)
-            self._rows.read_mask(row, info)
-            self._reset_steps[row] = self._step
-            self._history.reset(row, self._step)
         if not first_step:
             self._rows.begin(row)
             self._running_returns.begin(row)
@@ -214,7 +223,12 @@ class RowFragmentCollector(AgentFragmentCollector):
             at_limit = self._episode_steps == limit
             # A soft horizon cuts what goes on: an episode that the environment ends in this step is not cut.
             truncated = truncated | (at_limit & ~over if is_soft else at_limit)
-        for row in np.flatnonzero(over | truncated).tolist():
+        rows = np.flatnonzero(over | truncated)
+        self.ended = None
+        if len(rows):
+            last_observations = [column[rows] for column in envs.observations]
+            self.ended = Ended(rows, envs.terminated[rows], truncated[rows], last_observations)
+        for row in rows.tolist():
             position = self._positions[row]
             self._finish(row, terminated=bool(envs.terminated[row]), truncated=bool(truncated[row]))
             self._episode_steps[row] = 0
@@ -223,6 +237,7 @@ class RowFragmentCollector(AgentFragmentCollector):
             position.has_noise = False
             if over[row] or not is_soft:
                 position.reset_index = position.episode_index
+                position.is_reset = False
                 self._env_steps[row] = 0
             else:
                 position.reset_infos = NO_RESET_INFOS
@@ -280,6 +295,7 @@ class _Position:
         episode_index: index of the episode that it runs, or begins with the next step.
         env_seed: seed of its environment's reset.
         reset_infos: the environment's infos of the reset that began the episode.
+        is_reset: whether its environment was reset for that episode.
         is_open: whether a fragment of it is being recorded.
         has_noise: whether the noise is at the episode's current step.
         began: when the episode began, or began to be restored (`time.perf_counter`).
@@ -289,6 +305,7 @@ class _Position:
     episode_index: int
     env_seed: int = 0
     reset_infos: ResetInfos = NO_RESET_INFOS
+    is_reset: bool = False
     is_open: bool = False
     has_noise: bool = False
     began: float = 0.0

@@ -15,7 +15,7 @@ from rollserve_server.sampling.collect.collector import with_episode
 from rollserve_server.sampling.collect.noise import BlockNoise, EpisodeGenerator
 from rollserve_server.sampling.collect.stepping import JointRows
 from rollserve_server.sampling.encode.tables import FragmentTable
-from rollserve_server.sampling.fragments.collector import AgentFragmentCollector, is_same
+from rollserve_server.sampling.fragments.collector import AgentFragmentCollector, Ended, is_same
 from rollserve_server.sampling.fragments.outbox import TableOutbox
 from rollserve_server.sampling.protocol import RowsProgress
 from rollserve_server.sampling.record.infos import NO_RESET_INFOS
@@ -75,7 +75,7 @@ class VectorFragmentCollector(AgentFragmentCollector):
         self._block_start = states[0].reset_index
         self._env_seed = 0
         self._block_steps = 0
-        self._begin_step = 0
+        self._block_began = 0
         self._restoring = self._restore(states)
         self._noise: BlockNoise
         self._has_noise = False
@@ -92,14 +92,17 @@ class VectorFragmentCollector(AgentFragmentCollector):
             dropped.clear()
         super().begin_call(num_steps, report_actions=report_actions)
         self._columns.begin_call(num_steps)
-        self._begin_step = 0
+        self._block_began = 0
 
-    def step(self) -> None:
-        """Step all rows."""
-        envs, columns = self._envs, self._columns
-        self.num_repeated_steps = 0
+    @override
+    def _begin_step(self) -> None:
         if not self._block_steps:
             self._begin_block()
+
+    @override
+    def _make_step(self) -> None:
+        envs, columns = self._envs, self._columns
+        self.num_repeated_steps = 0
         if not self._step:  # all rows have been restored
             self._returns_before[:] = self._rows.total_rewards
             self._discounted_before[:] = self._running_returns.values
@@ -130,7 +133,7 @@ class VectorFragmentCollector(AgentFragmentCollector):
             self._indices.copy(),
             self._block_steps - self._episode_steps,
             np.full(self.num_rows, self._block_steps),
-            np.full(self.num_rows, self._step - self._begin_step),
+            np.full(self.num_rows, self._step - self._block_began),
             self._actions_so_far(),
             self._rows.states.copies() if self._rows.states.columns else (),
         )
@@ -151,7 +154,7 @@ class VectorFragmentCollector(AgentFragmentCollector):
 
     def _begin_block(self) -> None:
         self._block_start = int(self._indices[0])
-        self._begin_step = self._step
+        self._block_began = self._step
         self._has_noise = False
         self._rows.total_rewards[:], self._began[:] = 0.0, time.perf_counter()
         self._running_returns.begin(slice(None))
@@ -211,11 +214,13 @@ class VectorFragmentCollector(AgentFragmentCollector):
             cut = ~envs.fresh & (self._episode_steps == self._sequence.max_episode_length)
             truncated = truncated | cut
             rows = np.flatnonzero(envs.fresh | cut)
+        self.ended = None
         if not len(rows):
             return
+        self.ended = Ended(rows, envs.terminated[rows], truncated[rows], envs.last_observations(rows))
         self.attempts.succeed(self._block_start)
         now = time.perf_counter()
-        self._finish(rows, envs.terminated[rows], truncated[rows], now)
+        self._finish(self.ended, now)
         self._columns.begin(rows)
         self._starts[rows] = self._step
         self._first_steps[rows] = 0
@@ -232,12 +237,11 @@ class VectorFragmentCollector(AgentFragmentCollector):
     def _cut(self) -> None:
         going_on = np.flatnonzero(self._starts < self._step)
         never = np.zeros(len(going_on), np.bool_)
-        self._finish(going_on, never, never, time.perf_counter())
+        self._finish(Ended(going_on, never, never, self._envs.last_observations(going_on)), time.perf_counter())
 
-    def _finish(
-        self, rows: NDArray[np.int64], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], now: float
-    ) -> None:
-        """End the fragments of rows with the step before the current one."""
+    def _finish(self, ended: Ended, now: float) -> None:
+        """End the fragments of rows with the step before the current one, whether or not their episodes go on."""
+        rows = ended.rows
         fragments = FragmentTable(
             self._columns,
             self._env_seed,
@@ -246,13 +250,13 @@ class VectorFragmentCollector(AgentFragmentCollector):
             np.full(len(rows), self._step),
             self._indices[rows],
             self._first_steps[rows],
-            terminated,
-            truncated,
+            ended.terminated,
+            ended.truncated,
             self._rows.total_rewards[rows],
             self._returns_before[rows],
             self._discounted_before[rows],
             now - self._began[rows],
-            self._envs.last_observations(rows),
+            ended.last_observations,
             self._rows.states.of_rows(rows),
             [self._take_dropped_infos(row) for row in rows.tolist()],
             [self._reset_infos[row].values for row in rows.tolist()] if self._has_reset_infos else (),

@@ -12,6 +12,8 @@ from rollserve_server.activity import current_activity
 from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import DomainError, OverLimitError
 from rollserve_server.sampling.encode.encoder import EncodedMessage, Encoding, write_messages
+from rollserve_server.sampling.fragments.collector import AgentFragmentCollector
+from rollserve_server.sampling.fragments.driving import Driving
 from rollserve_server.sampling.fragments.many import ManyFragmentCollector
 from rollserve_server.sampling.fragments.rows import RowFragmentCollector
 from rollserve_server.sampling.fragments.vector import VectorFragmentCollector
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.collect.acting import Evaluator
     from rollserve_server.sampling.fragments.collector import FragmentCollector
     from rollserve_server.sampling.installed import InstalledAgents
-    from rollserve_server.sampling.protocol import RowProgress, RowSequenceSpec, RowState
+    from rollserve_server.sampling.protocol import External, RowProgress, RowSequenceSpec, RowState
     from rollserve_server.settings import WorkerSettings
 
 __all__ = ["FragmentWork"]
@@ -83,6 +85,8 @@ class FragmentWork:
         self._assignment: FragmentAssignment | None = None
         self._failed_call_id: int | None = None
         self._evaluator: Evaluator | None = None
+        self._driving: Driving | None = None
+        self._is_restored = False
         self._checked_step_bytes = 0
         self._num_steps_to_write = 0
         self._has_reported_progress = False
@@ -104,14 +108,18 @@ class FragmentWork:
         self._num_simulated_steps = self._num_restoring_steps = 0
         began = sampled = time.perf_counter()
         messages: tuple[Message, ...] = ()
-        buffer, failure = np.empty(0, np.uint8), None
+        buffer, failure, driven = np.empty(0, np.uint8), None, None
         try:
             if assignment.call_id != self._failed_call_id:  # else a step may be half recorded
                 self._begin(assignment)
+                if self._driving is not None:
+                    self._driving.add(order.actions)
                 if order.enough_row_steps is not None:
                     self._shorten(order.enough_row_steps)
                 if order.seconds > 0:
                     self._sample(order.seconds, is_stopped, is_urgent)
+                    if self._driving is not None and self._is_restored:
+                        driven = self._driving.shown()
                 sampled = time.perf_counter()
                 if assignment.columns is None:
                     messages = self._discard()
@@ -142,6 +150,7 @@ class FragmentWork:
             is_stranded=rows.is_stranded,
             environment_seconds=environment_seconds,
             policy_seconds=policy_seconds,
+            driven=driven,
         )
         return report, buffer
 
@@ -156,7 +165,9 @@ class FragmentWork:
             return
         versions = assignment.policy_version, self.spec.env_version
         agent_key = assignment.policy_version, assignment.exploration
-        if previous is None or (previous.policy_version, previous.exploration) != agent_key:
+        if assignment.external is not None:
+            self._drive(assignment.external)
+        elif previous is None or (previous.policy_version, previous.exploration) != agent_key:
             self.collector.set_agent(self._agents.built(*versions, assignment.exploration, self.envs))
         has_values = assignment.columns is not None and assignment.columns.last_values
         self._evaluator = None
@@ -168,6 +179,13 @@ class FragmentWork:
         self.collector.outbox.begin_call(assignment.num_skipped_steps)
         self._num_steps_to_write = assignment.num_row_steps * self.collector.num_rows - assignment.num_skipped_steps
         self._has_reported_progress = False
+
+    def _drive(self, external: External) -> None:
+        """Let a client act in the call."""
+        assert isinstance(self.collector, AgentFragmentCollector)  # noqa: S101  # the pool has checked it
+        assert not isinstance(self.envs, ManyEnvs)  # noqa: S101
+        self._driving = Driving(external, self.collector, self.envs)
+        self.collector.set_agent(self._driving.agent)
 
     def _shorten(self, num_row_steps: int) -> None:
         """End the call after `num_row_steps` steps of each row, or after the steps made if those are more."""
@@ -194,8 +212,12 @@ class FragmentWork:
             if num_steps := rows.restore():
                 self._num_restoring_steps += num_steps
                 self._num_simulated_steps += num_steps
+            elif self._driving is not None and not self._driving.has_actions:
+                self._is_restored = True
+                break
             else:
-                rows.step()
+                self._is_restored = True
+                (rows if self._driving is None else self._driving).step()
                 self._num_simulated_steps += rows.num_rows + rows.num_repeated_steps
                 self._num_restoring_steps += rows.num_repeated_steps
                 self._check_size(self._assignment)

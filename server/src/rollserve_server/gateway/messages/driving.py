@@ -1,0 +1,78 @@
+"""Messages of sessions, in which a client acts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollserve_server.agents import InfoSpec
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.fields import MAX_STEPS, in_field, in_range, set_fields
+from rollserve_server.gateway.messages.sample_requests import message_format_of, sampling_options_of
+from rollserve_server.pool import DriveRequest, RowFragments, StepActions
+from rollserve_server.sampling import External
+from rollserve_wire.protobuf import keys_of, length_delimited, varint_field
+from rollserve_wire.tensors import named_tensors_from_proto
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from rollserve_server.pool import DrivenStep
+
+__all__ = ["drive_request_from_proto", "driven_step_to_bytes", "step_actions_from_proto"]
+
+_OF_AGENTS = (
+    "policy_version",
+    "expected_policy_version",
+    "min_policy_version",
+    "exploration",
+    "agent_update",
+    "return_states",
+    "return_last_states",
+    "return_last_values",
+)
+_OF_OTHER_CALLS = ("prefetch", "skip_failed_episodes", "first_episode_index", "observation_moments", "return_discount")
+_STEP = keys_of(pb.DriveEnvironmentsResponse.DESCRIPTOR)["step"]
+_WORKERS = keys_of(pb.DrivenStep.DESCRIPTOR)["workers"]
+
+
+def drive_request_from_proto(spec: pb.DriveSpec, _: Collection[Path]) -> DriveRequest:
+    """Return the request for a session.
+
+    Raises:
+        InvalidValueError: a field is out of range, or does not fit the others.
+    """
+    given = set_fields(spec.options)
+    with in_field("options"):
+        for name in (*_OF_AGENTS, *_OF_OTHER_CALLS):
+            if name in given:
+                raise InvalidValueError.of(name, expected="none for a session, in which the client acts", got="one")
+        messages, options = message_format_of(given), sampling_options_of(given)
+    length = in_range("fragment_length", spec.fragment_length, 1, MAX_STEPS)
+    with in_field("agent_infos"):
+        infos = named_tensors_from_proto(spec.agent_infos)
+    return DriveRequest(
+        RowFragments(length),
+        messages,
+        External(tuple(InfoSpec(name, array.dtype, array.shape[1:]) for name, array in infos.items())),
+        options,
+        num_workers=given.get("worker_count"),
+        return_spaces=given.get("return_spaces", False),
+    )
+
+
+def step_actions_from_proto(actions: pb.DrivenActions) -> StepActions:
+    """Return the actions of a step; raise InvalidValueError for a malformed tensor."""
+    with in_field("actions.actions"):
+        columns = named_tensors_from_proto(actions.actions)
+    with in_field("actions.agent_infos"):
+        infos = named_tensors_from_proto(actions.agent_infos)
+    return StepActions(actions.step, columns, infos)
+
+
+def driven_step_to_bytes(step: DrivenStep) -> bytes:
+    """Return a serialized response with a step; what workers have serialized passes through as it is."""
+    parts = [varint_field(pb.DrivenStep.STEP_FIELD_NUMBER, step.step)]
+    for worker in step.workers:
+        parts += length_delimited(_WORKERS, [worker])
+    return b"".join(length_delimited(_STEP, parts))
