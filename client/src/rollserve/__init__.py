@@ -75,8 +75,10 @@ if TYPE_CHECKING:
     from rollserve.async_round_stream import AsyncRoundStream
     from rollserve.async_sample_stream import AsyncSampleStream
     from rollserve.async_sampler import AsyncSampler, aconnect
+    from rollserve.async_session import AsyncSession
     from rollserve.cross_play import CrossPlay
     from rollserve.dataset_stream import DatasetStream
+    from rollserve.driven_step import DrivenStep
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.episode_records import CallKind, EpisodeRecords, RecordPosition
     from rollserve.evaluation import AgentReturns, Evaluation, PolicyVersion, PopulationEvaluation
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from rollserve.replay import ReplayBuffer
     from rollserve.round_stream import RoundStream
     from rollserve.rounds import Round, StreamProgress
+    from rollserve.session import Session
     from rollserve.video import Video
     from rollserve_wire.summaries import Summary
 
@@ -109,6 +112,7 @@ __all__ = [
     "AsyncRoundStream",
     "AsyncSampleStream",
     "AsyncSampler",
+    "AsyncSession",
     "CallKind",
     "CallProgress",
     "CancelledError",
@@ -117,6 +121,7 @@ __all__ = [
     "CrossPlay",
     "DatasetStream",
     "DeadlineError",
+    "DrivenStep",
     "EnvChange",
     "EnvProfile",
     "EnvSpec",
@@ -166,6 +171,7 @@ __all__ = [
     "SamplingOptions",
     "Scaling",
     "ServerError",
+    "Session",
     "SettingChange",
     "SettingsReload",
     "StepType",
@@ -202,8 +208,10 @@ _LATE = {
         "rollserve.async_round_stream": "AsyncRoundStream",
         "rollserve.async_sample_stream": "AsyncSampleStream",
         "rollserve.async_sampler": "AsyncSampler aconnect",
+        "rollserve.async_session": "AsyncSession",
         "rollserve.cross_play": "CrossPlay",
         "rollserve.dataset_stream": "DatasetStream",
+        "rollserve.driven_step": "DrivenStep",
         "rollserve.episode_buffer": "EpisodeBuffer",
         "rollserve.episode_records": "CallKind EpisodeRecords RecordPosition",
         "rollserve.evaluation": "AgentReturns Evaluation PolicyVersion PopulationEvaluation",
@@ -215,6 +223,7 @@ _LATE = {
         "rollserve.replay": "ReplayBuffer",
         "rollserve.round_stream": "RoundStream",
         "rollserve.rounds": "Round StreamProgress",
+        "rollserve.session": "Session",
         "rollserve.video": "Video",
         "rollserve_wire.summaries": "Summary",
     }.items()

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rollserve.async_iterations import AsyncIterations
     from rollserve.async_record_stream import AsyncRecordStream
     from rollserve.async_round_stream import AsyncRoundStream
+    from rollserve.async_session import AsyncSession
     from rollserve.cross_play import CrossPlay, Player, Seat
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.episode_records import EpisodeRecords, RecordPosition
@@ -751,6 +752,56 @@ class AsyncSampler(
         request, seconds = records_request(self._name, since, follow=False), self._answer_seconds(timeout)
         async with AsyncRecordStream(self._opened(self._stub.GetMetrics), request, seconds) as stream:
             return EpisodeRecords.concatenate([records async for records in stream])
+
+    def drive(
+        self,
+        *,
+        seed: int | None = None,
+        fragment_length: int = 128,
+        max_episode_length: int | None = None,
+        agent_infos: Mapping[str, Any] | None = None,
+        record: bool = True,
+        env_version: int | None = None,
+        timeout: float | None = None,
+    ) -> AsyncSession:
+        """Act in all rows of the sampler's environments from here, step by step, in place of its agent.
+
+        >>> async with sampler.drive(seed=7) as session:  # doctest: +SKIP
+        ...     step = await session.observe()
+        ...     step = await session.step(policy(step.observations))
+
+        Rows are reset in the step that ends an episode. The same seed and the same actions give the same episodes, with
+        any number of workers and after any crash. The token needs the scope `drive`.
+
+        Args:
+            seed: root seed of the episodes; by default, they are new ones.
+            fragment_length: number of steps of each row in a recorded fragment. After a loss, a worker makes at most so
+                many steps again.
+            max_episode_length: number of steps after which an episode is truncated.
+            agent_infos: an example of each info that comes with a row's actions, by name, such as `np.float32(0)` for
+                `log_prob`: it says dtype and shape (*I).
+            record: whether the steps are recorded, for `session.batch`.
+            env_version: version of the environment; the current one by default.
+            timeout: seconds to wait for a step, instead of the timeout given to `aconnect`.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            InvalidArgumentError: an argument out of range.
+        """
+        from rollserve._calls.base_session import SessionParts
+        from rollserve.async_session import AsyncSession
+
+        options: SamplingOptions = {"seed": seed, "max_episode_length": max_episode_length, "env_version": env_version}
+        spec = requests.drive_spec(
+            self._name,
+            self._reception,
+            fragment_length=fragment_length,
+            agent_infos=agent_infos or {},
+            record=record,
+            options=options,
+        )
+        limits = self._time_limits({} if timeout is None else {"timeout": timeout})
+        return AsyncSession(SessionParts(self._opened(self._stub.DriveEnvironments), spec, limits, self._contact))
 
     def stream_metrics(self, since: RecordPosition | None = None) -> AsyncRecordStream:
         """Stream the records of ended episodes, and go on with each that ends until the stream is closed.

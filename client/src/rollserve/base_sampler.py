@@ -428,6 +428,8 @@ class RawStreamsStub(SamplerServiceStub):
             setattr(self, name, method)
         serialize = pb.StreamSamplesRequest.SerializeToString
         self.StreamSamples = channel.stream_stream(f"/{service.full_name}/StreamSamples", serialize, None)
+        serialize = pb.DriveEnvironmentsRequest.SerializeToString
+        self.DriveEnvironments = channel.stream_stream(f"/{service.full_name}/DriveEnvironments", serialize, None)
         response = pb.UpdateAgentResponse.FromString
         self.UpdateAgent = channel.unary_unary(f"/{service.full_name}/UpdateAgent", _serialize, response)
         if metadata is not None:

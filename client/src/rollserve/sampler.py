@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rollserve.record_stream import RecordStream
     from rollserve.recordings import Recording
     from rollserve.round_stream import RoundStream
+    from rollserve.session import Session
     from rollserve.status import Quota, SamplerSummary, SettingsReload
     from rollserve.video import Overlay, Video, VideoFormat
     from rollserve_wire.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
@@ -747,6 +748,56 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         request, seconds = records_request(self._name, since, follow=False), self._answer_seconds(timeout)
         with RecordStream(self._opened(self._stub.GetMetrics), request, seconds) as stream:
             return EpisodeRecords.concatenate(list(stream))
+
+    def drive(
+        self,
+        *,
+        seed: int | None = None,
+        fragment_length: int = 128,
+        max_episode_length: int | None = None,
+        agent_infos: Mapping[str, Any] | None = None,
+        record: bool = True,
+        env_version: int | None = None,
+        timeout: float | None = None,
+    ) -> Session:
+        """Act in all rows of the sampler's environments from here, step by step, in place of its agent.
+
+        >>> with sampler.drive(seed=7) as session:  # doctest: +SKIP
+        ...     step = session.observe()
+        ...     step = session.step(policy(step.observations))
+
+        Rows are reset in the step that ends an episode. The same seed and the same actions give the same episodes, with
+        any number of workers and after any crash. The token needs the scope `drive`.
+
+        Args:
+            seed: root seed of the episodes; by default, they are new ones.
+            fragment_length: number of steps of each row in a recorded fragment. After a loss, a worker makes at most so
+                many steps again.
+            max_episode_length: number of steps after which an episode is truncated.
+            agent_infos: an example of each info that comes with a row's actions, by name, such as `np.float32(0)` for
+                `log_prob`: it says dtype and shape (*I).
+            record: whether the steps are recorded, for `session.batch`.
+            env_version: version of the environment; the current one by default.
+            timeout: seconds to wait for a step, instead of the timeout given to `connect`.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            InvalidArgumentError: an argument out of range.
+        """
+        from rollserve._calls.base_session import SessionParts
+        from rollserve.session import Session
+
+        options: SamplingOptions = {"seed": seed, "max_episode_length": max_episode_length, "env_version": env_version}
+        spec = requests.drive_spec(
+            self._name,
+            self._reception,
+            fragment_length=fragment_length,
+            agent_infos=agent_infos or {},
+            record=record,
+            options=options,
+        )
+        limits = self._time_limits({} if timeout is None else {"timeout": timeout})
+        return Session(SessionParts(self._opened(self._stub.DriveEnvironments), spec, limits, self._contact))
 
     def stream_metrics(self, since: RecordPosition | None = None) -> RecordStream:
         """Stream the records of ended episodes, and go on with each that ends until the stream is closed.

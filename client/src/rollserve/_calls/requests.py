@@ -50,6 +50,7 @@ from rollserve_wire.json_arguments import value_to_json
 from rollserve_wire.parameter_updates import write_parameters_update
 from rollserve_wire.policy_map import PolicyMap, policy_map_to_proto
 from rollserve_wire.records import duration_to_proto
+from rollserve_wire.tensors import named_tensors_to_proto
 from rollserve_wire.v1 import environment_pb2, samplers_pb2, tensor_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
@@ -67,6 +68,7 @@ __all__ = [
     "check_options",
     "checked_steps_per_row",
     "create_sampler_request",
+    "drive_spec",
     "exact_episodes_request",
     "exploration_of",
     "fragments_request",
@@ -580,6 +582,35 @@ def stream_spec(
             fragments.row_step_count = row_step_count
         spec.fragments.CopyFrom(fragments)
     return spec
+
+
+def drive_spec(
+    sampler: str,
+    reception: Reception,
+    *,
+    fragment_length: int,
+    agent_infos: Mapping[str, Any],
+    record: bool,
+    options: SamplingOptions,
+) -> pb.DriveSpec:
+    """Return what a session drives.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        InvalidArgumentError: an argument out of range.
+    """
+    check_flag("record", record)
+    infos = {name: np.asarray(example) for name, example in agent_infos.items()}
+    sent = sampling_options(reception, {**options, "return_spaces": True, "blackhole": not record})
+    sent.ClearField("accept_joined")
+    return pb.DriveSpec(
+        sampler=sampler,
+        options=sent,
+        fragment_length=_count("fragment_length", fragment_length, 63) or 0,
+        agent_infos=named_tensors_to_proto(
+            {name: np.empty((0, *example.shape), example.dtype) for name, example in infos.items()}
+        ),
+    )
 
 
 def _count(name: str, value: int | None, num_bits: int, *, minimum: int = 1) -> int | None:

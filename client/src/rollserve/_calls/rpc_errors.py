@@ -54,6 +54,7 @@ METHODS = {
     "ObtainSamples": "obtain_samples",
     "ObtainExactEpisodes": "obtain_exact_episodes",
     "StreamSamples": "stream",
+    "DriveEnvironments": "drive",
     "Evaluate": "evaluate",
     "EvaluatePopulation": "evaluate_population",
     "RenderEpisode": "render",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,8 @@ def drive_request_from_proto(spec: pb.DriveSpec, _: Collection[Path]) -> DriveRe
             if name in given:
                 raise InvalidValueError.of(name, expected="none for a session, in which the client acts", got="one")
         messages, options = message_format_of(given), sampling_options_of(given)
+    # Steps may not wait for other messages.
+    messages = dataclasses.replace(messages, accepts_joined=False)
     length = in_range("fragment_length", spec.fragment_length, 1, MAX_STEPS)
     with in_field("agent_infos"):
         infos = named_tensors_from_proto(spec.agent_infos)
