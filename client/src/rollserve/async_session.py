@@ -12,6 +12,9 @@ from rollserve._calls.base_session import BaseSession
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rollserve._calls.base_session import SessionParts
     from rollserve.account import Account
     from rollserve.driven_step import DrivenStep
@@ -63,19 +66,26 @@ class AsyncSession(BaseSession):
             await self._next()
         return self._step
 
-    async def step(self, actions: Columns, agent_infos: Mapping[str, Any] | None = None) -> DrivenStep:
+    async def step(
+        self,
+        actions: Columns,
+        agent_infos: Mapping[str, Any] | None = None,
+        idle: NDArray[np.bool_] | None = None,
+    ) -> DrivenStep:
         """Act in all rows, and return what follows.
 
         Args:
             actions: (N, *A), or a mapping with such an array for each leaf of a nested space.
             agent_infos: an array (N, *I) for each of the infos that the session was begun with.
+            idle: (N,), rows that make no step, whatever their actions are: only rows whose present episode has made
+                none, and not where rows are stepped at once. By default, all rows make a step.
 
         Raises:
             InvalidArgumentError: actions or infos of another form, or outside the action space. No row has stepped.
             RollserveError: the session failed.
         """
         await self.observe()
-        self._requests.put_nowait(self._actions(actions, agent_infos or {}))
+        self._requests.put_nowait(self._actions(actions, agent_infos or {}, idle))
         while not await self._next():
             pass
         return await self.observe()

@@ -37,6 +37,8 @@ class DrivenStep:
         truncated: (N,) bool, whether a limit has. Both may be true.
         ended_rows: (E,) int64, rows whose episodes have ended with the last step.
         last_observations: (E, *O), or a mapping, the last observations of these episodes.
+        env_seeds: (N,) uint64, seed of the last reset of each row's environment; where rows are stepped at once, the one
+            of their joint reset.
     """
 
     number: int
@@ -47,6 +49,7 @@ class DrivenStep:
     truncated: NDArray[np.bool_]
     ended_rows: NDArray[np.int64]
     last_observations: Columns
+    env_seeds: NDArray[np.uint64]
 
 
 def driven_step_from_proto(step: pb.DrivenStep) -> DrivenStep:
@@ -71,6 +74,7 @@ def driven_step_from_proto(step: pb.DrivenStep) -> DrivenStep:
         truncated,
         ended_rows,
         _columns(ending) if ending else _none_of(observations),
+        np.array([each for rows in workers for each in rows.environment_seeds], np.uint64),
     )
 
 

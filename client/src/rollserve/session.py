@@ -13,6 +13,9 @@ from rollserve._calls.waiting import Queue, Waiting
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rollserve._calls.base_session import SessionParts
     from rollserve.account import Account
     from rollserve.driven_step import DrivenStep
@@ -64,19 +67,26 @@ class Session(BaseSession):
             self._next()
         return self._step
 
-    def step(self, actions: Columns, agent_infos: Mapping[str, Any] | None = None) -> DrivenStep:
+    def step(
+        self,
+        actions: Columns,
+        agent_infos: Mapping[str, Any] | None = None,
+        idle: NDArray[np.bool_] | None = None,
+    ) -> DrivenStep:
         """Act in all rows, and return what follows.
 
         Args:
             actions: (N, *A), or a mapping with such an array for each leaf of a nested space.
             agent_infos: an array (N, *I) for each of the infos that the session was begun with.
+            idle: (N,), rows that make no step, whatever their actions are: only rows whose present episode has made
+                none, and not where rows are stepped at once. By default, all rows make a step.
 
         Raises:
             InvalidArgumentError: actions or infos of another form, or outside the action space. No row has stepped.
             RollserveError: the session failed.
         """
         self.observe()
-        self._requests.put_nowait(self._actions(actions, agent_infos or {}))
+        self._requests.put_nowait(self._actions(actions, agent_infos or {}, idle))
         while not self._next():
             pass
         return self.observe()

@@ -19,6 +19,8 @@ from rollserve_wire.tensors import named_tensors_from_proto, named_tensors_to_pr
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rollserve._calls.interruptions import Contact
     from rollserve._calls.responses import Bytes
     from rollserve._calls.time_limits import TimeLimits
@@ -134,7 +136,9 @@ class BaseSession:
             raise PreconditionError(f"batch: {text}", code="FAILED_PRECONDITION", field="batch")
         return concatenated(batches)
 
-    def _actions(self, actions: Columns, agent_infos: Mapping[str, Any]) -> pb.DriveEnvironmentsRequest:
+    def _actions(
+        self, actions: Columns, agent_infos: Mapping[str, Any], idle: NDArray[np.bool_] | None
+    ) -> pb.DriveEnvironmentsRequest:
         """Return the request with the actions of the present step."""
         assert self._step is not None  # noqa: S101  # it has been waited for
         leaves = named_leaves(self._action_space)
@@ -152,6 +156,7 @@ class BaseSession:
                 step=self._step.number,
                 actions=named_tensors_to_proto(columns),
                 agent_infos=named_tensors_to_proto(sent),
+                idle=None if idle is None else idle.tolist(),
             )
         )
 

@@ -1827,6 +1827,7 @@ class DrivenActions(google.protobuf.message.Message):
     STEP_FIELD_NUMBER: builtins.int
     ACTIONS_FIELD_NUMBER: builtins.int
     AGENT_INFOS_FIELD_NUMBER: builtins.int
+    IDLE_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The number of the step, as in the DrivenStep that asks for it. INVALID_ARGUMENT for a later one. An earlier one has no
     effect, because it is made.
@@ -1839,7 +1840,14 @@ class DrivenActions(google.protobuf.message.Message):
 
     @property
     def agent_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
-        """(N, *I) for each of the spec's infos, in their order."""
+        """(N, *I) for each of the spec's infos."""
+
+    @property
+    def idle(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
+        """(N) Whether a row makes no step, whatever its action is, as in environments that are reset in the step after the
+        end: only rows whose present episode has made none. INVALID_ARGUMENT for others, and where rows are stepped at once.
+        Empty: all rows make a step.
+        """
 
     def __init__(
         self,
@@ -1847,8 +1855,9 @@ class DrivenActions(google.protobuf.message.Message):
         step: builtins.int = ...,
         actions: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
         agent_infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+        idle: collections.abc.Iterable[builtins.bool] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "idle", b"idle", "step", b"step"]) -> None: ...
 
 global___DrivenActions = DrivenActions
 
@@ -1901,6 +1910,7 @@ class DrivenRows(google.protobuf.message.Message):
     TERMINATED_FIELD_NUMBER: builtins.int
     TRUNCATED_FIELD_NUMBER: builtins.int
     LAST_OBSERVATIONS_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_SEEDS_FIELD_NUMBER: builtins.int
     @property
     def observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
         """(K, *O) for each leaf of the observation space: the observations for the next step. Of episodes that begin with it,
@@ -1931,6 +1941,10 @@ class DrivenRows(google.protobuf.message.Message):
     def last_observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
         """(E, *O) for each leaf of the observation space: the last observations of these episodes."""
 
+    @property
+    def environment_seeds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(K) The seed of the last reset of each row's environment."""
+
     def __init__(
         self,
         *,
@@ -1941,8 +1955,9 @@ class DrivenRows(google.protobuf.message.Message):
         terminated: collections.abc.Iterable[builtins.bool] | None = ...,
         truncated: collections.abc.Iterable[builtins.bool] | None = ...,
         last_observations: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+        environment_seeds: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["ended_rows", b"ended_rows", "episode_indices", b"episode_indices", "last_observations", b"last_observations", "observations", b"observations", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended_rows", b"ended_rows", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "last_observations", b"last_observations", "observations", b"observations", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
 
 global___DrivenRows = DrivenRows
 

@@ -559,10 +559,12 @@ class DrivenActions(NamedTuple):
     Attributes:
         actions: for each leaf of the action space the bytes of (M, *A).
         infos: for each info the bytes of (M, *I).
+        idle: positions of the rows that make no step.
     """
 
     actions: tuple[bytes, ...]
     infos: tuple[bytes, ...]
+    idle: tuple[int, ...] = ()
 
 
 class DrivenRows(NamedTuple):

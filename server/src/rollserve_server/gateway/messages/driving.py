@@ -7,6 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rollserve_server.agents import InfoSpec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.fields import MAX_STEPS, in_field, in_range, set_fields
@@ -70,7 +72,7 @@ def step_actions_from_proto(actions: pb.DrivenActions) -> StepActions:
         columns = named_tensors_from_proto(actions.actions)
     with in_field("actions.agent_infos"):
         infos = named_tensors_from_proto(actions.agent_infos)
-    return StepActions(actions.step, columns, infos)
+    return StepActions(actions.step, columns, infos, np.array(actions.idle, np.bool_))
 
 
 def driven_step_to_bytes(step: DrivenStep) -> bytes:

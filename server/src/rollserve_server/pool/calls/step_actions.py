@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gymnasium import Space
+    from numpy.typing import NDArray
 
 __all__ = ["ActionForm", "StepActions"]
 
@@ -26,11 +27,13 @@ class StepActions(NamedTuple):
         step: number of the step, counted from the beginning of the session.
         actions: for each leaf of the action space, by name, (N, *A).
         infos: for each info, by name, (N, *I).
+        idle: (N,) bool, whether a row makes no step; empty if all rows do.
     """
 
     step: int
     actions: Mapping[str, np.ndarray]
     infos: Mapping[str, np.ndarray]
+    idle: NDArray[np.bool_]
 
 
 class ActionForm:
@@ -62,11 +65,15 @@ class ActionForm:
         infos = list(self._columns("agent_infos", self._infos, given.infos))
         for spec, column, bounds in zip(self._actions, actions, self._bounds, strict=True):
             self._check(f"actions{_entry(spec)}", column, bounds)
+        if len(given.idle) not in (0, self._num_rows):
+            raise InvalidValueError.of("idle", expected=f"{self._num_rows} values, or none", got=len(given.idle))
         size = self._num_rows // self._num_workers
         parts = [slice(start, start + size) for start in range(0, self._num_rows, size)]
         return [
             DrivenActions(
-                tuple(each[rows].tobytes() for each in actions), tuple(each[rows].tobytes() for each in infos)
+                tuple(each[rows].tobytes() for each in actions),
+                tuple(each[rows].tobytes() for each in infos),
+                tuple(np.flatnonzero(given.idle[rows]).tolist()),
             )
             for rows in parts
         ]

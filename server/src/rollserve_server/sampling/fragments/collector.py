@@ -298,9 +298,11 @@ class AgentFragmentCollector(FragmentCollector):
 
     Attributes:
         ended: rows whose episodes have ended with the last step; None if there are none.
+        idle: rows that take no part in the next step; their episodes have not begun.
     """
 
     ended: Ended | None = None
+    idle: Sequence[int] = ()
     _rows: SingleRows | JointRows
     _noise: RowNoise | BlockNoise
     _columns: Recorder | StepColumns
@@ -339,6 +341,10 @@ class AgentFragmentCollector(FragmentCollector):
         else:  # the rows' noise stays where it is: to begin it again takes 10 µs a row, or more in long episodes
             self._noise.agent = agent
         self._noise_kind = agent.noise_kind
+
+    @abstractmethod
+    def env_seed(self, row: int) -> int:
+        """Return the seed of the last reset of a row's environment."""
 
     @abstractmethod
     def _new_columns(self, keys: Sequence[ColumnKey]) -> Recorder | StepColumns:

@@ -11,7 +11,7 @@ from typing_extensions import override
 from rollserve_server.agents import Agent
 from rollserve_server.sampling.encode.fields import Rows, array_field, named_tensor_field
 from rollserve_server.sampling.protocol import DrivenRows
-from rollserve_wire.protobuf import keys_of
+from rollserve_wire.protobuf import keys_of, length_delimited, varint
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ class Driving:
 
     def step(self) -> None:
         """Step all rows with the next actions; raises as `FragmentCollector.step`."""
-        self.agent.use(self._actions.popleft())
+        actions = self._actions.popleft()
+        self.agent.use(actions)
+        self._collector.idle = actions.idle
         self._collector.step()
         if not self._actions:
             self._outcome = self._encoded_outcome()
@@ -77,8 +79,10 @@ class Driving:
     def _encoded_observations(self) -> bytes:
         rows = range(self._collector.num_rows)
         indices = np.array([self._collector.episode_index(row) for row in rows], np.int64)
+        seeds = b"".join(varint(self._collector.env_seed(row)) for row in rows)
         parts = _columns("observations", self._envs.observation_leaves, self._envs.observations)
-        return _joined([*parts, *array_field(_KEYS["episode_indices"], indices)])
+        parts += array_field(_KEYS["episode_indices"], indices)
+        return _joined([*parts, *length_delimited(_KEYS["environment_seeds"], [seeds])])
 
     def _encoded_outcome(self) -> bytes:
         ended = self._collector.ended

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from typing_extensions import override
 
-from rollserve_server.errors import EnvFailedError, EpisodeFailedError
+from rollserve_server.errors import EnvFailedError, EpisodeFailedError, InvalidValueError
 from rollserve_server.sampling.collect.collector import with_episode
 from rollserve_server.sampling.collect.noise import EpisodeGenerator, RowNoise
 from rollserve_server.sampling.collect.stepping import SingleRows
@@ -67,6 +67,10 @@ class RowFragmentCollector(AgentFragmentCollector):
         return self._positions[row].episode_index
 
     @override
+    def env_seed(self, row: int) -> int:
+        return self._positions[row].env_seed
+
+    @override
     def set_agent(self, agent: Agent | PolicyAgents) -> None:
         super().set_agent(agent)
         # The recorder's method: one of this collector's would be in a cycle, whose buffers only a collection frees.
@@ -87,15 +91,20 @@ class RowFragmentCollector(AgentFragmentCollector):
     def _make_step(self) -> None:
         envs, recorder = self._envs, self._columns
         self.num_repeated_steps = 0
-        for row, position in enumerate(self._positions):
-            if not position.is_open:
-                self._open(row, position)
-        rows = range(self.num_rows)
+        rows: Sequence[int] = range(self.num_rows)
+        if idle := self.idle:
+            self._check_idle(idle)
+            rows = [row for row in rows if row not in idle]
+        for row in rows:
+            if not self._positions[row].is_open:
+                self._open(row, self._positions[row])
         actions = self._rows.act(self._noise.next(), lambda: rows, self._with_episode)
         at_limit = self._at_limit()
         infos = envs.step(rows, actions, at_limit)
         if envs.failures:
             infos += self._step_again(envs.failures, actions, at_limit)
+        for column in (envs.rewards, envs.raw_rewards, envs.terminated, envs.truncated) if idle else ():
+            column[list(idle)] = 0
         self._rows.record(infos)
         self._running_returns.add(envs.rewards)
         for row, info in infos:
@@ -104,6 +113,8 @@ class RowFragmentCollector(AgentFragmentCollector):
         self._step += 1
         self._env_steps += 1
         self._episode_steps += 1
+        if idle:
+            self._begin_later(idle)
         self._end_episodes()
         if self._step == self.num_steps:
             self._end_open(before=False)
@@ -130,6 +141,20 @@ class RowFragmentCollector(AgentFragmentCollector):
         self._noise = RowNoise(self.num_rows, agent)
         for position in self._positions:
             position.has_noise = False
+
+    def _check_idle(self, rows: Sequence[int]) -> None:
+        """Raise InvalidValueError for rows that cannot leave out a step, because their episodes have begun."""
+        for row in rows:
+            if self._env_steps[row]:
+                expected = "rows whose present episode has made no step"
+                got = f"one in episode {self.episode_index(row)}"
+                raise InvalidValueError.of("actions.idle", expected=expected, got=got)
+
+    def _begin_later(self, rows: Sequence[int]) -> None:
+        """Have the episodes of rows that have left out the current step begin with the next one."""
+        self._env_steps[list(rows)] = self._episode_steps[list(rows)] = 0
+        self._reset_steps[list(rows)] = self._step
+        self._history.reset(np.array(rows), self._step)
 
     def _reset(self, row: int, position: _Position) -> None:
         """Reset a row's environment, for an episode that begins with the next step."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from typing_extensions import override
 
-from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
+from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError, InvalidValueError
 from rollserve_server.sampling.collect.collector import with_episode
 from rollserve_server.sampling.collect.noise import BlockNoise, EpisodeGenerator
 from rollserve_server.sampling.collect.stepping import JointRows
@@ -84,6 +84,10 @@ class VectorFragmentCollector(AgentFragmentCollector):
         """Return the index of the episode that a row runs or begins."""
         return int(self._indices[row])
 
+    @override
+    def env_seed(self, row: int) -> int:
+        return self._env_seed
+
     def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
         """Begin a call."""
         self._first_steps = self._episode_steps
@@ -101,6 +105,9 @@ class VectorFragmentCollector(AgentFragmentCollector):
 
     @override
     def _make_step(self) -> None:
+        if self.idle:
+            expected, got = "none, because the rows are stepped at once", f"{len(self.idle)} rows"
+            raise InvalidValueError.of("actions.idle", expected=expected, got=got)
         envs, columns = self._envs, self._columns
         self.num_repeated_steps = 0
         if not self._step:  # all rows have been restored
