@@ -79,7 +79,7 @@ func TestErrorsAreTheirKindAndTheOneAboveIt(t *testing.T) {
 	same(t, "calls", len(server.requests), 6)
 }
 
-func TestContextsStopCalls(t *testing.T) {
+func TestContextsAndCloseStopCalls(t *testing.T) {
 	wait := func(ctx context.Context) error {
 		<-ctx.Done()
 		return status.FromContextError(ctx.Err()).Err() // which can arrive before the client's own clock stops the call
@@ -101,6 +101,10 @@ func TestContextsStopCalls(t *testing.T) {
 	_, err = sampler.ObtainSamples(context.Background(), 1, options)
 	same(t, "silence", errors.Is(err, rollserve.ErrDeadline), true)
 	same(t, "reason", rollserve.ReasonOf(err), rollserve.ReasonNoProgress)
+
+	fatal(t, sampler.Close())
+	_, err = sampler.ObtainSamples(context.Background(), 1, nil)
+	same(t, "closed", errors.Is(err, rollserve.ErrCancelled), true)
 }
 
 func TestConnectionThatStaysSilentIsNoProgress(t *testing.T) {
@@ -198,16 +202,19 @@ func TestBrokenStreamsOfOtherClassesFail(t *testing.T) {
 }
 
 func TestCallsGoOnWithTheNextServer(t *testing.T) {
-	reasons := []rollserve.Reason{
-		rollserve.ReasonServerStopping, rollserve.ReasonSamplerTaken, rollserve.ReasonJournalLost,
+	ends := []func(context.Context) error{
+		failure(codes.Unavailable, "SERVER_STOPPING", ""),
+		failure(codes.Unavailable, "SAMPLER_TAKEN", ""),
+		failure(codes.Unavailable, "JOURNAL_LOST", ""),
+		func(context.Context) error { return status.Error(codes.Canceled, "CANCELLED") }, // a reset call
 	}
 	server := &script{calls: []scripted{oneStep()}}
-	for _, reason := range reasons {
-		server.calls = append(server.calls, scripted{err: failure(codes.Unavailable, string(reason), "")}, oneStep())
+	for _, end := range ends {
+		server.calls = append(server.calls, scripted{err: end}, oneStep())
 	}
 	server.calls = append(server.calls, scripted{err: failure(codes.Unavailable, "TOO_FEW_WORKERS", "")})
 	sampler := server.connect(t, rollserve.Config{})
-	for range append(reasons, "") {
+	for i := 0; i <= len(ends); i++ {
 		batch, err := sampler.ObtainSamples(context.Background(), 1, nil)
 		fatal(t, err)
 		same(t, "lengths", batch.Lengths, []int{1})

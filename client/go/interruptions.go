@@ -19,9 +19,10 @@ const (
 // contact says whether the server has ever answered, which decides what calls do while it is away: without an answer
 // ever, the address may be wrong, so calls fail at once.
 type contact struct {
-	made  int32
-	seen  *handshakes
-	proxy string // the environment variable with the proxy on the way; empty for none
+	made   int32
+	closed int32 // whether the caller has closed the sampler
+	seen   *handshakes
+	proxy  string // the environment variable with the proxy on the way; empty for none
 }
 
 func (c *contact) record() { atomic.StoreInt32(&c.made, 1) }
@@ -51,7 +52,7 @@ func (i *interruptions) advance() { i.since, i.next = time.Time{}, firstPause }
 // hasBegun says whether the beginning of the call's stream has arrived, and canRepeat whether a call that has begun can
 // be made again.
 func (i *interruptions) pause(ctx context.Context, err error, hasBegun, canRepeat bool) error {
-	err = i.errorOf(err)
+	err = i.errorOf(ctx, err)
 	if !i.goesOn(err, hasBegun, canRepeat) {
 		return i.final(err)
 	}
@@ -82,8 +83,15 @@ func (i *interruptions) pause(ctx context.Context, err error, hasBegun, canRepea
 }
 
 // errorOf returns the client's error for an error of gRPC.
-func (i *interruptions) errorOf(err error) error {
+//
+// A call that ends with Canceled, although its caller has not cancelled it, was reset: gRPC does so with calls that a
+// server has received and not begun when it stops.
+func (i *interruptions) errorOf(ctx context.Context, err error) error {
 	err = errorFromRPC(err)
+	isAsked := ctx.Err() != nil || atomic.LoadInt32(&i.contact.closed) == 1
+	if codeOf(err) == codes.Canceled && ReasonOf(err) == "" && !isAsked {
+		return &Error{Message: "the server reset the call", Code: codes.Unavailable, Cause: err}
+	}
 	if codeOf(err) == codes.Unavailable && ReasonOf(err) == "" {
 		if failure := i.contact.seen.failure(); failure != nil {
 			return failure

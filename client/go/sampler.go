@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -55,7 +56,10 @@ func Connect(target string, config Config) (*Sampler, error) {
 }
 
 // Close closes the connection. Calls that are running, and later ones, fail with ErrCancelled.
-func (s *Sampler) Close() error { return s.conn.Close() }
+func (s *Sampler) Close() error {
+	atomic.StoreInt32(&s.contact.closed, 1)
+	return s.conn.Close()
+}
 
 // Service returns the generated client of the connection, for RPCs that Sampler has no method for. Its errors are
 // gRPC's statuses.

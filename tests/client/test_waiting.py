@@ -151,9 +151,10 @@ def test_call_goes_on_with_the_next_server_at_its_address(reason: str) -> None:
     assert reasons == {"unary": [], "stream": []}
 
 
-def test_call_that_a_server_resets_is_unavailable() -> None:
+@pytest.mark.parametrize("text", ["", "CANCELLED"])
+def test_call_that_a_server_resets_is_unavailable(text: str) -> None:
     def reset(context: grpc.ServicerContext) -> Iterator[bytes]:
-        context.abort(grpc.StatusCode.CANCELLED, "")
+        context.abort(grpc.StatusCode.CANCELLED, text)
 
     with (
         scripted_server(ObtainSamples=reset) as address,

@@ -46,7 +46,7 @@ class Rpc {
 
   /// Return whether the RPC has ended well, after its end.
   bool is_ok() const;
-  /// Return how the RPC has failed, after its end.
+  /// Return how the RPC has failed, after its end; not for one that its control has cancelled.
   Failure failure() const;
 
  private:

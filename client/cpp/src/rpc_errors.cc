@@ -89,6 +89,11 @@ Failure failure_of(const grpc::Status& status, const grpc::ClientContext& contex
   failure.details.reason = trailer_of(context, "rollserve-reason");
   failure.details.field = field_of(status.error_details());
   failure.details.request_id = trailer_of(context, "rollserve-request-id");
+  if (failure.details.code == StatusCode::Cancelled && failure.details.reason.empty()) {
+    // gRPC does so with calls that a server has received and not begun when it stops.
+    failure.message = "the server reset the call";
+    failure.details.code = StatusCode::Unavailable;
+  }
   return failure;
 }
 

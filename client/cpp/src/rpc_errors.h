@@ -7,7 +7,7 @@
 
 namespace rollserve::internal {
 
-/// Return the client's error for the status that an RPC has ended with.
+/// Return the client's error for the status that an RPC has ended with, without its caller having cancelled it.
 Failure failure_of(const grpc::Status& status, const grpc::ClientContext& context);
 
 /// Whether a failure is gRPC's own error of a connection that could not be made.

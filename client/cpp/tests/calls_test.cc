@@ -300,6 +300,16 @@ TEST(Calls, GoOnWithTheNextServer) {
   }
 }
 
+TEST(Calls, AreMadeAgainWhenTheServerResetsThem) {
+  const auto reset = [](grpc::ServerContext&) { return grpc::Status(grpc::StatusCode::CANCELLED, "CANCELLED"); };
+  const ScriptedServer server({{{}, reset}, one_step(), {{}, reset}, one_step()});
+  rollserve::Sampler sampler = server.connect();
+  const auto first = error_of<UnavailableError>([&] { sampler.obtain_samples(1); });  // no server has answered before
+  EXPECT_STREQ(first.what(), "the server reset the call");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(sampler.obtain_samples(1).num_steps(), 1u);
+  EXPECT_EQ(server.samples.size(), 4u);
+}
+
 TEST(Evaluations, AreRepeatedAfterInterruptions) {
   const auto batch = response_of(batch_of({{4, 0, 2, true}}));
   const ScriptedServer server({{{beginning(), batch}, broken()}, {{beginning(), batch, account(1, 2)}, {}}});

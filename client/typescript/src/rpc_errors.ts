@@ -67,9 +67,16 @@ export function isRpcError(error: unknown): error is ServiceError {
   return error instanceof Error && "code" in error && "details" in error && "metadata" in error;
 }
 
-/** Return the name of an error's status. */
+/**
+ * Return the name of an error's status; UNAVAILABLE where a server has reset a call, as gRPC does with calls that a
+ * server has received and not begun when it stops. Calls that the client cancels have no error of gRPC.
+ */
 export function codeOf(error: ServiceError): StatusCode {
-  return status[error.code] as StatusCode;
+  return isReset(error) ? "UNAVAILABLE" : (status[error.code] as StatusCode);
+}
+
+function isReset({ code, metadata }: ServiceError): boolean {
+  return code === status.CANCELLED && trailing(metadata, "rollserve-reason") === "";
 }
 
 /** Return the reason of an error; empty for none. */
@@ -91,7 +98,8 @@ export function errorFromRpc(error: ServiceError): RollserveError {
   const reason = reasonOf(error);
   const ErrorClass = ACCESS_REASONS.includes(reason) ? AccessError : (CLASSES[code] ?? ServerError);
   const details = error.details.replace(/\. Resolution note: ( \(|$)/, "$1"); // most often there is no such note
-  const message = (details === "" ? code : details) + hintAboutTls(error);
+  const text = isReset(error) ? "the server reset the call" : details === "" ? code : details;
+  const message = text + hintAboutTls(error);
   const requestId = trailing(error.metadata, "rollserve-request-id");
   return new ErrorClass(message, { code, reason, field: fieldOf(error.metadata), requestId });
 }

@@ -77,10 +77,14 @@ test("test_last_reason_of_a_server_that_went_away_is_the_cause", async () => {
   });
 });
 
-for (const reason of ["SERVER_STOPPING", "SAMPLER_TAKEN", "JOURNAL_LOST"]) {
-  test(`test_call_goes_on_with_the_next_server_after_${reason}`, async () => {
+for (const leaving of [
+  { ...LOST, reason: "SERVER_STOPPING" },
+  { ...LOST, reason: "SAMPLER_TAKEN" },
+  { ...LOST, reason: "JOURNAL_LOST" },
+  { code: status.CANCELLED, details: "CANCELLED", reason: "" }, // as gRPC resets calls
+]) {
+  test(`test_call_goes_on_with_the_next_server_after_${leaving.reason || "a_reset"}`, async () => {
     const answer = toBinary(UpdateAgentResponseSchema, create(UpdateAgentResponseSchema, { policyVersion: 7n }));
-    const leaving = { ...LOST, reason };
     const batches = [beginning(), batch([{ index: 0, rewards: [1] }]), account(1, 1)];
     const scripts = [[answer], [leaving], [answer], [leaving], batches, [{ ...LOST, reason: "TOO_FEW_WORKERS" }]];
     await using server = await serve((_, index) => scripts[index] ?? []);

@@ -102,7 +102,7 @@ def error_from_rpc(error: grpc.RpcError) -> RollserveError:
         text = f"{failure.field}: {failure.text}"
         return InvalidArgumentError(text, code="UNAUTHENTICATED", reason=Reason.TLS_FAILED, field=failure.field)
     code, reason = status_of(error), reason_of(error)
-    details = error.details() or ("the server reset the call" if code is not error.code() else code.name)
+    details = "the server reset the call" if code is not error.code() else error.details() or code.name
     details = _RPC_NAME.sub(lambda match: METHODS[match[0]], details) + hint_about_tls(error)
     if code is grpc.StatusCode.UNAVAILABLE and not reason:
         details += hint_about_proxy(details)

@@ -106,6 +106,12 @@ final class Errors {
         return new LimitException(new Details(message, Status.Code.RESOURCE_EXHAUSTED, "", "", "", null));
     }
 
+    /** Returns the exception for a call that the server has reset. */
+    static UnavailableException reset(Throwable cause) {
+        return new UnavailableException(
+            new Details("the server reset the call", Status.Code.UNAVAILABLE, "", "", "", cause));
+    }
+
     /** Returns the exception for a call that its caller has stopped. */
     static CancelledException cancelled(String text, Throwable cause) {
         return new CancelledException(new Details(text, Status.Code.CANCELLED, "", "", "", cause));

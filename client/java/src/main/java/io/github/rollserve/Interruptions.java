@@ -1,5 +1,6 @@
 package io.github.rollserve;
 
+import io.grpc.Context;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import java.time.Duration;
@@ -69,6 +70,9 @@ final class Interruptions {
         if (closed.getCount() == 0 || connection.isClosed()) {
             throw Errors.cancelled("the stream or the sampler was closed", failure);
         }
+        if (isReset(error, failure)) {
+            failure = Errors.reset(error);
+        }
         if (!goesOn(failure, hasBegun, canRepeat)) {
             throw finished(failure);
         }
@@ -87,6 +91,16 @@ final class Interruptions {
         if (closed.await(length, TimeUnit.NANOSECONDS)) {
             throw Errors.cancelled("the stream was closed", failure);
         }
+    }
+
+    /**
+     * Whether a call was cancelled, and not by its caller: gRPC resets calls that a server has received and not begun
+     * when it stops. Calls that this side cancels have a cause, or a context that is cancelled.
+     */
+    private static boolean isReset(StatusRuntimeException error, RollserveException failure) {
+        boolean isAsked = error.getStatus().getCause() != null || Context.current().isCancelled()
+            || Thread.currentThread().isInterrupted();
+        return failure instanceof CancelledException && failure.reason() == Reason.NONE && !isAsked;
     }
 
     private boolean goesOn(RollserveException failure, boolean hasBegun, boolean canRepeat) {

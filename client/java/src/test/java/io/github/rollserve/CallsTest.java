@@ -317,10 +317,11 @@ class CallsTest {
         for (Reason reason : reasons) {
             calls.addAll(List.of(new Call(failure(Status.Code.UNAVAILABLE, reason.name(), "")), oneStep()));
         }
+        calls.addAll(List.of(new Call(ScriptedServer.RESET), oneStep()));
         calls.add(new Call(failure(Status.Code.UNAVAILABLE, "TOO_FEW_WORKERS", "")));
         try (ScriptedServer server = new ScriptedServer(calls.toArray(new Call[0]));
             Sampler sampler = server.connect()) {
-            for (int i = 0; i <= reasons.size(); i++) {
+            for (int i = 0; i < reasons.size() + 2; i++) {
                 assertEquals(1, sampler.obtainSamples(1).numSteps());
             }
             UnavailableException raised =

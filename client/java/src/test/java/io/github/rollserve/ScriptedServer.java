@@ -43,6 +43,8 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
     static final End SILENT = observer -> { };
     static final End BROKEN = observer ->
         observer.onError(Status.UNAVAILABLE.withDescription("connection lost").asRuntimeException());
+    static final End RESET = observer ->
+        observer.onError(Status.CANCELLED.withDescription("CANCELLED").asRuntimeException());
     private static final Context.Key<Metadata> METADATA = Context.key("metadata");
 
     final List<Message> requests = new CopyOnWriteArrayList<>();
