@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
 
 from rollserve._calls import requests
 from rollserve._calls.answers import WORK_SECONDS
@@ -13,8 +13,9 @@ from rollserve._calls.own_versions import OwnVersions
 from rollserve._calls.requests import stream_spec
 from rollserve._calls.time_limits import TimeLimits
 from rollserve.multi_agent_batch import Batch
-from rollserve_wire.checks import check_seconds
-from rollserve_wire.errors import closed_error
+from rollserve_wire.checks import check_choice, check_seconds
+from rollserve_wire.errors import closed_error, mismatch
+from rollserve_wire.extras import load
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import samplers_pb2
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from rollserve.data.sources import Files, Live, MixPosition
     from rollserve.options import EvaluationOptions, SamplingOptions
     from rollserve.recordings import RecordingReader
+    from rollserve.vector_env import VectorEnv
 
 __all__ = ["BaseSampler"]
 
@@ -331,6 +333,56 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
         if any(isinstance(source, Live) for source, _ in sources):
             self._own_versions.expect_in_call(request.live_options)
         return self._read_stream(request, self._time_limits(options))
+
+    def vector_env(
+        self,
+        *,
+        autoreset: Literal["next_step", "same_step"] = "next_step",
+        seed: int | None = None,
+        max_episode_length: int | None = None,
+        fragment_length: int = 128,
+        record: bool = False,
+        timeout: float | None = None,
+    ) -> VectorEnv:
+        """Return the rows of the sampler's environments as a `gymnasium.vector.VectorEnv`, which runs on the server.
+
+        Any trainer that steps such environments works with it. Only for samplers that block, from `rollserve.connect`.
+
+        >>> envs = sampler.vector_env(autoreset="same_step")  # doctest: +SKIP
+        >>> observations, infos = envs.reset(seed=7)  # doctest: +SKIP
+
+        Args:
+            autoreset: when a row is reset whose episode has ended, as gymnasium's `AutoresetMode`: in the step after
+                (not where rows are stepped at once), or in the same step.
+            seed: root seed of the episodes until `reset` gives another one; by default, they are new ones.
+            max_episode_length: number of steps after which an episode is truncated.
+            fragment_length: as of `drive`.
+            record: whether the steps are recorded, for `VectorEnv.batch`.
+            timeout: seconds to wait for a step, instead of the timeout given to `connect`.
+
+        Raises:
+            TypeError: a sampler for asyncio, or an argument of the wrong type.
+            InvalidArgumentError: an argument out of range.
+            ImportError: gymnasium is not installed.
+            RollserveError: the session failed.
+        """
+        from rollserve.sampler import Sampler
+
+        if not isinstance(self, Sampler):
+            expected = "a sampler that blocks, of rollserve.connect"
+            raise TypeError(f"vector_env: {mismatch(expected, type(self).__name__)}")
+        check_choice("autoreset", autoreset, ("next_step", "same_step"))
+        mode = load("gymnasium.vector", "gymnasium").AutoresetMode[autoreset.upper()]
+        from rollserve.vector_env import VectorEnv
+
+        options = {
+            "seed": seed,
+            "max_episode_length": max_episode_length,
+            "fragment_length": fragment_length,
+            "record": record,
+            "timeout": timeout,
+        }
+        return VectorEnv(self, mode, options)
 
     def _read_stream(self, request: pb.ReadDatasetRequest, limits: TimeLimits) -> _Reads:
         raise NotImplementedError

@@ -37,8 +37,8 @@ class DrivenStep:
         truncated: (N,) bool, whether a limit has. Both may be true.
         ended_rows: (E,) int64, rows whose episodes have ended with the last step.
         last_observations: (E, *O), or a mapping, the last observations of these episodes.
-        env_seeds: (N,) uint64, seed of the last reset of each row's environment; where rows are stepped at once, the one
-            of their joint reset.
+        env_seeds: (N,) uint64, seed of the last reset of each row's environment; of rows that are stepped at once, the
+            seed of their joint reset.
     """
 
     number: int

@@ -11,7 +11,6 @@ from rollserve._calls.base_round_stream import RoundReader
 from rollserve._calls.interruptions import Interruptions
 from rollserve.driven_step import DrivenStep, driven_step_from_proto
 from rollserve.episode_batch import EpisodeBatch, concatenated
-from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import InvalidArgumentError, PreconditionError, malformed_error, mismatch
 from rollserve_wire.protobuf import keys_of
 from rollserve_wire.spaces import dtype_and_shape, named_leaves, space_from_proto
@@ -62,8 +61,8 @@ class BaseSession:
         self._reader = RoundReader(pb.StreamSpec(), EpisodeBatch, self._begin)
         self._step: DrivenStep | None = None
         self._batches: list[EpisodeBatch] = []
-        # Steps that rounds have brought, and whether the session has ended.
-        self._num_recorded = 0
+        # Steps that rows were asked to make, and those that rounds have brought; and whether the session has ended.
+        self._num_asked = self._num_recorded = 0
         self._has_ended = False
         self.num_rows = 0
 
@@ -124,9 +123,7 @@ class BaseSession:
     @property
     def _has_unrecorded(self) -> bool:
         """Whether rounds do not have all steps yet."""
-        is_recorded = not self._parts.spec.options.blackhole
-        num_steps = 0 if self._step is None else self._step.number * self.num_rows
-        return is_recorded and self._num_recorded < num_steps
+        return not self._parts.spec.options.blackhole and self._num_recorded < self._num_asked
 
     def _taken(self) -> EpisodeBatch:
         """Return what was recorded and not taken; raise PreconditionError if there is nothing."""
@@ -142,7 +139,7 @@ class BaseSession:
         """Return the request with the actions of the present step."""
         assert self._step is not None  # noqa: S101  # it has been waited for
         leaves = named_leaves(self._action_space)
-        given = leaves_of(actions) if isinstance(actions, Mapping) else {"": np.asarray(actions)}
+        given = dict(actions) if isinstance(actions, Mapping) else {"": np.asarray(actions)}
         if given.keys() != leaves.keys():
             raise InvalidArgumentError.of("actions", expected=f"the leaves {list(leaves)}", got=list(given))
         columns = {name: self._column("actions", name, given[name], *dtype_and_shape(leaves[name])) for name in leaves}
@@ -151,6 +148,7 @@ class BaseSession:
             raise InvalidArgumentError.of("agent_infos", expected=f"the infos {list(infos)}", got=list(agent_infos))
         forms = self._info_forms()
         sent = {name: self._column("agent_infos", name, agent_infos[name], *forms[name]) for name in infos}
+        self._num_asked += self.num_rows - (0 if idle is None else int(idle.sum()))
         return pb.DriveEnvironmentsRequest(
             actions=pb.DrivenActions(
                 step=self._step.number,

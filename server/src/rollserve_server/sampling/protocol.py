@@ -655,6 +655,7 @@ class FragmentReport:
         num_row_steps: number of steps that each row makes in the call; below the assignment's number once
             `enough_row_steps` has shortened the call.
         driven: what a client gets to know of its rows, once all of its actions so far are carried out.
+        num_idle_steps: number of steps that rows have left out, beside those that they made.
     """
 
     messages: tuple[Message, ...]
@@ -671,6 +672,7 @@ class FragmentReport:
     environment_seconds: float = 0.0
     policy_seconds: float = 0.0
     driven: DrivenRows | None = None
+    num_idle_steps: int = 0
 
 
 Members = Mapping[str, Mapping[str, np.ndarray]]

@@ -198,10 +198,15 @@ class Drive:
         account, beginning = call.account, call.beginning()
         if not account.num_steps and not account.num_discarded_steps:
             return
+        self._num_rounds += 1
+        self.account.num_rounds += 1
+        self._parts.counters.count_round(account, is_sent=True)
+        if self._request.messages.columns is None:
+            return
         row_step_count, episode_index = self._sequence.next_position(call)
         self._ready.append(
             StreamRound(
-                round_number=self._num_rounds,
+                round_number=self._num_rounds - 1,
                 seed=account.seed,
                 policy_version=account.policy_version,
                 env_version=account.env_version,
@@ -217,9 +222,6 @@ class Drive:
                 account=account,
             )
         )
-        self._num_rounds += 1
-        self.account.num_rounds += 1
-        self._parts.counters.count_round(account, is_sent=True)
         self._notify()
 
     def _show(self, workers: Sequence[DrivenRows]) -> None:

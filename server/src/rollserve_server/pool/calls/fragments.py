@@ -273,7 +273,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
     def _take_progress(self, state: FragmentWorker, report: FragmentReport, buffer: RemoteBuffer) -> None:
         self._has_answered[state.index] = True
-        state.num_made += report.num_simulated_steps - report.num_restoring_steps
+        state.num_made += report.num_simulated_steps - report.num_restoring_steps + report.num_idle_steps
         state.num_steps_per_report = max(state.num_steps_per_report, report.num_simulated_steps)
         state.num_broken_off = state.num_unknown + report.num_broken_off
         state.num_row_steps = report.num_row_steps

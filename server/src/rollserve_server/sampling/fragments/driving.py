@@ -51,14 +51,15 @@ class Driving:
         """Take actions of further steps."""
         self._actions += actions
 
-    def step(self) -> None:
-        """Step all rows with the next actions; raises as `FragmentCollector.step`."""
+    def step(self) -> int:
+        """Step all rows with the next actions; return the number of idle ones. Raises as `FragmentCollector.step`."""
         actions = self._actions.popleft()
         self.agent.use(actions)
         self._collector.idle = actions.idle
         self._collector.step()
         if not self._actions:
             self._outcome = self._encoded_outcome()
+        return len(actions.idle)
 
     def shown(self) -> DrivenRows | None:
         """Return what the client gets to know now: None if actions are left.

@@ -80,8 +80,8 @@ class FragmentWork:
             self.collector = VectorFragmentCollector(sequence, envs, *options)
         else:
             self.collector = RowFragmentCollector(sequence, envs, *options)
-        # In the order: the steps that rows have made, and those among them that restored rows.
-        self._num_simulated_steps = self._num_restoring_steps = 0
+        # In the order: the steps that rows have made, those of them that restored rows, and those left out.
+        self._num_simulated_steps = self._num_restoring_steps = self._num_idle_steps = 0
         self._assignment: FragmentAssignment | None = None
         self._failed_call_id: int | None = None
         self._evaluator: Evaluator | None = None
@@ -105,7 +105,7 @@ class FragmentWork:
             The report, and the buffer with its messages.
         """
         assignment, rows = order.assignment, self.collector
-        self._num_simulated_steps = self._num_restoring_steps = 0
+        self._num_simulated_steps = self._num_restoring_steps = self._num_idle_steps = 0
         began = sampled = time.perf_counter()
         messages: tuple[Message, ...] = ()
         buffer, failure, driven = np.empty(0, np.uint8), None, None
@@ -151,6 +151,7 @@ class FragmentWork:
             environment_seconds=environment_seconds,
             policy_seconds=policy_seconds,
             driven=driven,
+            num_idle_steps=self._num_idle_steps,
         )
         return report, buffer
 
@@ -217,12 +218,21 @@ class FragmentWork:
                 break
             else:
                 self._is_restored = True
-                (rows if self._driving is None else self._driving).step()
-                self._num_simulated_steps += rows.num_rows + rows.num_repeated_steps
+                num_idle = self._step_rows()
+                self._num_simulated_steps += rows.num_rows - num_idle + rows.num_repeated_steps
+                self._num_idle_steps += num_idle
+                self._num_steps_to_write -= num_idle
                 self._num_restoring_steps += rows.num_repeated_steps
                 self._check_size(self._assignment)
             if time.perf_counter() >= until or is_urgent():
                 break
+
+    def _step_rows(self) -> int:
+        """Step all rows, except those that a client lets rest; return the number of these."""
+        if self._driving is None:
+            self.collector.step()
+            return 0
+        return self._driving.step()
 
     def _write(
         self, encoding: Encoding, max_message_bytes: int, write_bytes: int

@@ -1,0 +1,150 @@
+"""A sampler's environments behind gymnasium's own interface for vectors of environments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from rollserve_wire.errors import InvalidArgumentError, PreconditionError, mismatch
+from rollserve_wire.gymnasium_spaces import gymnasium_space, space_values, value_leaves
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rollserve.driven_step import DrivenStep
+    from rollserve.episode_batch import EpisodeBatch
+    from rollserve.sampler import Sampler
+    from rollserve.session import Session
+    from rollserve_wire.columns import Columns
+
+__all__ = ["VectorEnv"]
+
+
+class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """All rows of a sampler as one `gymnasium.vector.VectorEnv`, whose environments run on the server.
+
+    `Sampler.vector_env` returns one. Each `reset` begins a session, see `Sampler.drive`: the same seed and the same
+    actions give the same episodes, with any number of workers and after any crash. Infos are those of gymnasium about
+    the end of episodes: `final_obs`, where rows are reset in the step that ends an episode. Infos of the environments
+    are in recorded batches alone.
+
+    >>> envs = sampler.vector_env(autoreset="same_step")  # doctest: +SKIP
+    >>> observations, infos = envs.reset(seed=7)  # doctest: +SKIP
+
+    Attributes:
+        num_envs: number of rows of all workers.
+    """
+
+    def __init__(self, sampler: Sampler[Any], autoreset_mode: AutoresetMode, options: dict[str, Any]) -> None:
+        """Begin a session, which says how many rows there are.
+
+        Args:
+            sampler: the sampler.
+            autoreset_mode: when a row is reset whose episode has ended.
+            options: arguments of `Sampler.drive`.
+        """
+        self.metadata = {"autoreset_mode": autoreset_mode}
+        self._sampler, self._options = sampler, options
+        self._is_next_step = autoreset_mode is AutoresetMode.NEXT_STEP
+        self._session: Session = sampler.drive(**options)
+        self._step: DrivenStep = self._session.observe()
+        self._is_new = True
+        self.num_envs = self._session.num_rows
+        self._spaces = self._session.observation_space, self._session.action_space
+        self.single_observation_space, self.single_action_space = map(gymnasium_space, self._spaces)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._has_ended = np.zeros(self.num_envs, np.bool_)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin episodes in all rows, and return their first observations.
+
+        Args:
+            seed: root seed, from 0 to 2**64 - 1, of which the seeds of all rows' episodes follow; by default, they are
+                new ones.
+            options: none, because the environments are the server's.
+
+        Raises:
+            InvalidArgumentError: seeds of rows, or options.
+            RollserveError: the session failed.
+        """
+        if options:
+            raise InvalidArgumentError.of("options", expected="none", got=options, hint="see EnvSpec.reset_options")
+        if seed is not None and not isinstance(seed, int | np.integer):
+            raise InvalidArgumentError.of("seed", expected="one seed, of which the rows' follow", got=seed)
+        if seed is not None or not self._is_new:
+            self._session.close()
+            given = self._options if seed is None else {**self._options, "seed": int(seed)}
+            self._session = self._sampler.drive(**given)
+            self._step = self._session.observe()
+        self._is_new = False
+        self._has_ended[:] = False
+        return self._observations(self._step.observations), {}
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Step all rows; where an episode has ended with the step before, begin the next one instead.
+
+        Raises:
+            InvalidArgumentError: actions that are not in the action space. No row has stepped.
+            RollserveError: the session failed.
+        """
+        if self._is_new:
+            text = mismatch("a vector that was reset", "one that was not", "call reset() first")
+            raise PreconditionError(f"step: {text}", code="FAILED_PRECONDITION", field="step")
+        idle = self._has_ended if self._is_next_step and self._has_ended.any() else None
+        step = self._step = self._session.step(value_leaves(actions, self._spaces[1]), idle=idle)
+        self._has_ended = step.terminated | step.truncated
+        shown, infos = step.observations, {}
+        if len(step.ended_rows) and self._is_next_step:
+            shown = _with_rows(shown, step.ended_rows, step.last_observations)
+        elif len(step.ended_rows):
+            infos = self._final_observations(step)
+        return self._observations(shown), step.rewards, step.terminated, step.truncated, infos
+
+    @property
+    def env_seeds(self) -> NDArray[np.uint64]:
+        """(N,), the seed of the last reset of each row's environment."""
+        return self._step.env_seeds
+
+    def batch(self) -> EpisodeBatch:
+        """Return what was recorded since the last call; see `Session.batch`."""
+        return self._session.batch()
+
+    def close_extras(self, **_: Any) -> None:
+        """End the session."""
+        self._session.close()
+
+    def _observations(self, columns: Columns) -> Any:
+        return space_values(_by_name(columns), self._spaces[0])
+
+    def _final_observations(self, step: DrivenStep) -> dict[str, Any]:
+        """Return the infos of rows that were reset in the step that has ended their episodes."""
+        final = np.full(self.num_envs, None, np.object_)
+        leaves = _by_name(step.last_observations)
+        for position, row in enumerate(step.ended_rows.tolist()):
+            of_row = {name: column[position] for name, column in leaves.items()}
+            final[row] = space_values(of_row, self._spaces[0])
+        return {"final_obs": final, "_final_obs": self._has_ended.copy()}
+
+
+def _by_name(columns: Columns) -> dict[str, np.ndarray]:
+    return {"": columns} if isinstance(columns, np.ndarray) else dict(columns)
+
+
+def _with_rows(columns: Columns, rows: NDArray[np.int64], values: Columns) -> Columns:
+    """Return copies of columns with other values of some rows."""
+    if isinstance(columns, np.ndarray):
+        changed = columns.copy()
+        changed[rows] = values
+        return changed
+    assert not isinstance(values, np.ndarray)  # noqa: S101  # of the same space
+    return {name: np.asarray(_with_rows(column, rows, values[name])) for name, column in columns.items()}

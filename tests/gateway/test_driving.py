@@ -1,0 +1,212 @@
+"""Sessions: clients that act step by step, what is recorded of it, and environments behind gymnasium's interface."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from support import equal, raises
+
+import rollserve
+from rollserve_server.local import LocalServer
+
+NUM_STEPS = 40
+INFOS = {"log_prob": np.float32(0), "pair": np.zeros(2)}
+
+
+@pytest.fixture(scope="module")
+def server(light_server: LocalServer) -> LocalServer:
+    return light_server
+
+
+class Driven:
+    """What a session shows, and what it records."""
+
+    def __init__(
+        self,
+        sampler: rollserve.Sampler[Any],
+        batches_at: tuple[int, ...] = (),
+        kill_at: int | None = None,
+        **options: Any,
+    ) -> None:
+        generator, self.batches = np.random.default_rng(0), []
+        with sampler.drive(seed=5, agent_infos=INFOS, **options) as session:
+            self.steps = [session.observe()]
+            space = session.action_space
+            for number in range(NUM_STEPS):
+                if number == kill_at:
+                    os.kill(sampler.status().workers[0].process_id, signal.SIGKILL)
+                actions = random_actions(generator, space, session.num_rows)
+                infos = {"log_prob": np.full(session.num_rows, number, np.float32)}
+                infos["pair"] = np.arange(2.0) + number + np.zeros((session.num_rows, 2))
+                self.steps.append(session.step(actions, infos))
+                if number in batches_at:
+                    self.batches.append(session.batch())
+            self.batches.append(session.batch())
+        self.account = session.account
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Driven)
+        shown = zip(self.steps, other.steps, strict=True)
+        recorded = zip(map(without_spaces, self.batches), map(without_spaces, other.batches), strict=True)
+        return all(same_step(*each) for each in shown) and all(equal(*each) for each in recorded)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def without_spaces(batch: rollserve.EpisodeBatch) -> rollserve.EpisodeBatch:
+    return dataclasses.replace(batch, observation_space=None, action_space=None)
+
+
+def same_step(one: rollserve.DrivenStep, other: rollserve.DrivenStep) -> bool:
+    return all(np.array_equal(value, vars(other)[name]) for name, value in vars(one).items())
+
+
+def random_actions(generator: np.random.Generator, space: rollserve.spaces.Space, num_rows: int) -> np.ndarray:
+    if isinstance(space, rollserve.spaces.Discrete):
+        return generator.integers(space.n, size=num_rows)
+    assert isinstance(space, rollserve.spaces.Box)
+    return generator.uniform(-1, 1, (num_rows, *space.shape)).astype(np.float32)
+
+
+def recorded_rows(batch: rollserve.EpisodeBatch) -> list[slice]:
+    """The steps of each segment."""
+    ends = np.cumsum(batch.lengths)
+    return [slice(end - length, end) for end, length in zip(ends, batch.lengths, strict=True)]
+
+
+def test_recorded_episodes_are_those_of_plain_environments(cartpole: rollserve.Sampler[Any]) -> None:
+    driven = Driven(cartpole, batches_at=(9, 16), fragment_length=16)
+    assert [len(each.rewards) for each in driven.batches] == [80, 56, 184]
+    assert driven.account.num_steps == 8 * NUM_STEPS
+    env = gymnasium.make("CartPole-v1")
+    num_ended = 0
+    for batch in driven.batches:
+        for index, steps in enumerate(recorded_rows(batch)):
+            if batch.first_steps[index]:
+                continue
+            observation, _ = env.reset(seed=int(batch.env_seeds[index]))
+            columns = batch.observations[steps], batch.actions[steps], batch.rewards[steps]
+            for shown, action, reward in zip(*columns, strict=True):
+                assert np.array_equal(shown, observation)
+                observation, expected, terminated, truncated, _ = env.step(action)
+                assert reward == expected
+            assert np.array_equal(batch.last_observations[index], observation)
+            assert (terminated, truncated) == (batch.terminated[index], batch.truncated[index])
+            num_ended += terminated
+    assert num_ended
+
+
+def test_steps_show_what_is_recorded(cartpole: rollserve.Sampler[Any]) -> None:
+    driven = Driven(cartpole, fragment_length=NUM_STEPS, max_episode_length=11)
+    (batch,), shown = driven.batches, driven.steps[:-1]
+    episodes = np.repeat(batch.episode_indices, batch.lengths)
+    for index in np.unique(episodes).tolist():
+        seen = np.concatenate([step.observations[step.episode_indices == index] for step in shown])
+        assert np.array_equal(seen, batch.observations[episodes == index])
+    ended = batch.terminated | batch.truncated
+    assert sum(len(step.ended_rows) for step in driven.steps) == ended.sum()
+    assert sum(step.truncated.sum() for step in driven.steps) == batch.truncated.sum() > 0
+    last = np.concatenate([step.last_observations for step in driven.steps])
+    assert sorted(map(tuple, last)) == sorted(map(tuple, batch.last_observations[ended]))
+    assert set(batch.agent_infos) == set(INFOS)
+    assert np.array_equal(batch.agent_infos["pair"][:, 0], batch.agent_infos["log_prob"])
+
+
+@pytest.mark.parametrize("spec", [("CartPole-v1", "native"), ("Pendulum-v1", "rows")])
+def test_sessions_are_functions_of_seed_and_actions(sampler: rollserve.Sampler[Any], spec: tuple[str, Any]) -> None:
+    sampler.update_env(rollserve.EnvSpec(spec[0], vectorization=spec[1]))
+    first = Driven(sampler, batches_at=(20,), fragment_length=16)
+    assert Driven(sampler, batches_at=(20,), fragment_length=16) == first
+    assert all(map(same_step, Driven(sampler, fragment_length=7).steps, first.steps))
+
+
+def test_worker_that_is_killed_makes_the_same_steps_again(ray_server: LocalServer) -> None:
+    with rollserve.connect(ray_server.address) as sampler:
+        sampler.update_env("CartPole-v1")
+        whole = Driven(sampler, fragment_length=16)
+        disturbed = Driven(sampler, fragment_length=16, kill_at=25)
+    assert disturbed == whole
+    account = disturbed.account
+    assert account.num_simulated_steps == account.num_steps + account.num_lost_steps
+    assert account.num_lost_steps > 0
+
+
+@pytest.mark.parametrize(
+    ("actions", "field"),
+    [
+        (np.full(8, 2), "actions.actions[''][0]"),
+        (np.zeros(7, np.int64), "actions"),
+        (np.zeros(8), "actions"),
+        ({"left": np.zeros(8)}, "actions"),
+    ],
+    ids=["outside", "too few", "dtype", "name"],
+)
+def test_wrong_actions_are_refused(cartpole: rollserve.Sampler[Any], actions: Any, field: str) -> None:
+    with raises(rollserve.InvalidArgumentError, field=field), cartpole.drive() as session:
+        session.step(actions)
+
+
+def test_session_without_steps_has_an_empty_account(cartpole: rollserve.Sampler[Any]) -> None:
+    with cartpole.drive() as session:
+        step = session.observe()
+        with raises(rollserve.PreconditionError, field="batch"):
+            session.batch()
+    assert step.number == 0
+    assert not step.rewards.any()
+    assert session.account.num_simulated_steps == 0
+
+
+def test_other_calls_run_beside_a_session(sampler: rollserve.Sampler[Any]) -> None:
+    with sampler.drive(record=False) as session:
+        session.step(np.zeros(8, np.int64))
+        assert sampler.obtain_samples(100).num_steps >= 100
+        session.step(np.zeros(8, np.int64))
+    assert session.account.num_discarded_steps == 16
+
+
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+def test_vector_env_equals_gymnasiums(cartpole: rollserve.Sampler[Any], autoreset: Any) -> None:
+    generator = np.random.default_rng(0)
+    with contextlib.closing(cartpole.vector_env(autoreset=autoreset)) as envs:
+        mode = AutoresetMode[autoreset.upper()]
+        assert envs.metadata["autoreset_mode"] is mode
+        plain = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * envs.num_envs, autoreset_mode=mode)
+        assert (envs.observation_space, envs.action_space) == (plain.observation_space, plain.action_space)
+        for seed in (3, 4):
+            shown, infos = envs.reset(seed=seed)
+            assert infos == {}
+            expected, _ = plain.reset(seed=[int(each) for each in envs.env_seeds])
+            assert np.array_equal(shown, expected)
+            is_first = np.ones(envs.num_envs, np.bool_)  # later episodes have seeds of their own
+            while is_first.any():
+                actions = generator.integers(2, size=envs.num_envs)
+                one, other = envs.step(actions), plain.step(actions)
+                ended = other[2] | other[3]
+                compared = is_first & ~ended if autoreset == "same_step" else is_first
+                assert np.array_equal(one[0][compared], other[0][compared])
+                for mine, its in zip(one[1:4], other[1:4], strict=True):
+                    assert mine.dtype == its.dtype
+                    assert np.array_equal(mine[is_first], its[is_first])
+                for row in np.flatnonzero(is_first & ended).tolist() if autoreset == "same_step" else ():
+                    assert one[4]["_final_obs"][row]
+                    assert np.array_equal(one[4]["final_obs"][row], other[4]["final_obs"][row])
+                is_first &= ~ended
+
+
+def test_row_is_reset_in_the_step_after_the_end(cartpole: rollserve.Sampler[Any]) -> None:
+    with contextlib.closing(cartpole.vector_env(max_episode_length=3, record=True)) as envs:
+        envs.reset(seed=1)
+        seen = [envs.step(np.zeros(8, np.int64)) for _ in range(8)]
+        batch = envs.batch()
+    assert [bool(step[3].all()) for step in seen] == [False, False, True, False, False, False, True, False]
+    assert [float(step[1].sum()) for step in seen] == [8, 8, 8, 0, 8, 8, 8, 0]
+    assert batch.num_steps == 48
+    assert set(batch.lengths.tolist()) == {3}
