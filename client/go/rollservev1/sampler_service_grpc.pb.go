@@ -110,6 +110,23 @@ type SamplerServiceClient interface {
 	//
 	// Reasons: as for ObtainSamples.
 	StreamSamples(ctx context.Context, opts ...grpc.CallOption) (SamplerService_StreamSamplesClient, error)
+	// Lets the client act in the workers' environments, step by step, in place of an agent: a session. The client sends a
+	// spec; the server answers with the beginning, and with the first observations of all rows. From then on, the client
+	// sends the actions of a step, and the server answers with what followed and the next observations. An environment
+	// whose episode ends is reset in the same step.
+	//
+	// What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
+	// round, then its StreamRound. Closing the requests ends the session: the fragments end with the last step, and the
+	// account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
+	// same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
+	// is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
+	//
+	// A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. It may wait for its client
+	// for `--stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends the rows of a session with FAILED_PRECONDITION
+	// (WORKER_COUNT) if its spec has a seed, and otherwise begins other rows.
+	//
+	// Reasons: as for ObtainSamples.
+	DriveEnvironments(ctx context.Context, opts ...grpc.CallOption) (SamplerService_DriveEnvironmentsClient, error)
 	// Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8
 	// responses (2 per connection) that clients have not read yet; further calls wait.
 	//
@@ -395,6 +412,37 @@ func (x *samplerServiceStreamSamplesClient) Recv() (*StreamSamplesResponse, erro
 	return m, nil
 }
 
+func (c *samplerServiceClient) DriveEnvironments(ctx context.Context, opts ...grpc.CallOption) (SamplerService_DriveEnvironmentsClient, error) {
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[3], "/rollserve.v1.SamplerService/DriveEnvironments", opts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &samplerServiceDriveEnvironmentsClient{stream}
+	return x, nil
+}
+
+type SamplerService_DriveEnvironmentsClient interface {
+	Send(*DriveEnvironmentsRequest) error
+	Recv() (*DriveEnvironmentsResponse, error)
+	grpc.ClientStream
+}
+
+type samplerServiceDriveEnvironmentsClient struct {
+	grpc.ClientStream
+}
+
+func (x *samplerServiceDriveEnvironmentsClient) Send(m *DriveEnvironmentsRequest) error {
+	return x.ClientStream.SendMsg(m)
+}
+
+func (x *samplerServiceDriveEnvironmentsClient) Recv() (*DriveEnvironmentsResponse, error) {
+	m := new(DriveEnvironmentsResponse)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
 func (c *samplerServiceClient) GetSampler(ctx context.Context, in *GetSamplerRequest, opts ...grpc.CallOption) (*GetSamplerResponse, error) {
 	out := new(GetSamplerResponse)
 	err := c.cc.Invoke(ctx, "/rollserve.v1.SamplerService/GetSampler", in, out, opts...)
@@ -414,7 +462,7 @@ func (c *samplerServiceClient) ListAgentVersions(ctx context.Context, in *ListAg
 }
 
 func (c *samplerServiceClient) SaveSampler(ctx context.Context, in *SaveSamplerRequest, opts ...grpc.CallOption) (SamplerService_SaveSamplerClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[3], "/rollserve.v1.SamplerService/SaveSampler", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[4], "/rollserve.v1.SamplerService/SaveSampler", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -455,7 +503,7 @@ func (c *samplerServiceClient) RestoreSampler(ctx context.Context, in *RestoreSa
 }
 
 func (c *samplerServiceClient) GetAgentParameters(ctx context.Context, in *GetAgentParametersRequest, opts ...grpc.CallOption) (SamplerService_GetAgentParametersClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[4], "/rollserve.v1.SamplerService/GetAgentParameters", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[5], "/rollserve.v1.SamplerService/GetAgentParameters", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -487,7 +535,7 @@ func (x *samplerServiceGetAgentParametersClient) Recv() (*GetAgentParametersResp
 }
 
 func (c *samplerServiceClient) GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (SamplerService_GetAgentClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[5], "/rollserve.v1.SamplerService/GetAgent", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[6], "/rollserve.v1.SamplerService/GetAgent", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -519,7 +567,7 @@ func (x *samplerServiceGetAgentClient) Recv() (*GetAgentResponse, error) {
 }
 
 func (c *samplerServiceClient) Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (SamplerService_EvaluateClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[6], "/rollserve.v1.SamplerService/Evaluate", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[7], "/rollserve.v1.SamplerService/Evaluate", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -551,7 +599,7 @@ func (x *samplerServiceEvaluateClient) Recv() (*EvaluateResponse, error) {
 }
 
 func (c *samplerServiceClient) EvaluatePopulation(ctx context.Context, in *EvaluatePopulationRequest, opts ...grpc.CallOption) (SamplerService_EvaluatePopulationClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[7], "/rollserve.v1.SamplerService/EvaluatePopulation", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[8], "/rollserve.v1.SamplerService/EvaluatePopulation", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -583,7 +631,7 @@ func (x *samplerServiceEvaluatePopulationClient) Recv() (*EvaluatePopulationResp
 }
 
 func (c *samplerServiceClient) RenderEpisode(ctx context.Context, in *RenderEpisodeRequest, opts ...grpc.CallOption) (SamplerService_RenderEpisodeClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[8], "/rollserve.v1.SamplerService/RenderEpisode", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[9], "/rollserve.v1.SamplerService/RenderEpisode", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -615,7 +663,7 @@ func (x *samplerServiceRenderEpisodeClient) Recv() (*RenderEpisodeResponse, erro
 }
 
 func (c *samplerServiceClient) GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (SamplerService_GetMetricsClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[9], "/rollserve.v1.SamplerService/GetMetrics", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[10], "/rollserve.v1.SamplerService/GetMetrics", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -647,7 +695,7 @@ func (x *samplerServiceGetMetricsClient) Recv() (*GetMetricsResponse, error) {
 }
 
 func (c *samplerServiceClient) RecordDataset(ctx context.Context, in *RecordDatasetRequest, opts ...grpc.CallOption) (SamplerService_RecordDatasetClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[10], "/rollserve.v1.SamplerService/RecordDataset", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[11], "/rollserve.v1.SamplerService/RecordDataset", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -679,7 +727,7 @@ func (x *samplerServiceRecordDatasetClient) Recv() (*RecordDatasetResponse, erro
 }
 
 func (c *samplerServiceClient) ReadDataset(ctx context.Context, in *ReadDatasetRequest, opts ...grpc.CallOption) (SamplerService_ReadDatasetClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[11], "/rollserve.v1.SamplerService/ReadDataset", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[12], "/rollserve.v1.SamplerService/ReadDataset", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -843,6 +891,23 @@ type SamplerServiceServer interface {
 	//
 	// Reasons: as for ObtainSamples.
 	StreamSamples(SamplerService_StreamSamplesServer) error
+	// Lets the client act in the workers' environments, step by step, in place of an agent: a session. The client sends a
+	// spec; the server answers with the beginning, and with the first observations of all rows. From then on, the client
+	// sends the actions of a step, and the server answers with what followed and the next observations. An environment
+	// whose episode ends is reset in the same step.
+	//
+	// What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
+	// round, then its StreamRound. Closing the requests ends the session: the fragments end with the last step, and the
+	// account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
+	// same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
+	// is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
+	//
+	// A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. It may wait for its client
+	// for `--stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends the rows of a session with FAILED_PRECONDITION
+	// (WORKER_COUNT) if its spec has a seed, and otherwise begins other rows.
+	//
+	// Reasons: as for ObtainSamples.
+	DriveEnvironments(SamplerService_DriveEnvironmentsServer) error
 	// Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8
 	// responses (2 per connection) that clients have not read yet; further calls wait.
 	//
@@ -1014,6 +1079,9 @@ func (UnimplementedSamplerServiceServer) ObtainExactEpisodes(*ObtainExactEpisode
 }
 func (UnimplementedSamplerServiceServer) StreamSamples(SamplerService_StreamSamplesServer) error {
 	return status.Errorf(codes.Unimplemented, "method StreamSamples not implemented")
+}
+func (UnimplementedSamplerServiceServer) DriveEnvironments(SamplerService_DriveEnvironmentsServer) error {
+	return status.Errorf(codes.Unimplemented, "method DriveEnvironments not implemented")
 }
 func (UnimplementedSamplerServiceServer) GetSampler(context.Context, *GetSamplerRequest) (*GetSamplerResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method GetSampler not implemented")
@@ -1210,6 +1278,32 @@ func (x *samplerServiceStreamSamplesServer) Send(m *StreamSamplesResponse) error
 
 func (x *samplerServiceStreamSamplesServer) Recv() (*StreamSamplesRequest, error) {
 	m := new(StreamSamplesRequest)
+	if err := x.ServerStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func _SamplerService_DriveEnvironments_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(SamplerServiceServer).DriveEnvironments(&samplerServiceDriveEnvironmentsServer{stream})
+}
+
+type SamplerService_DriveEnvironmentsServer interface {
+	Send(*DriveEnvironmentsResponse) error
+	Recv() (*DriveEnvironmentsRequest, error)
+	grpc.ServerStream
+}
+
+type samplerServiceDriveEnvironmentsServer struct {
+	grpc.ServerStream
+}
+
+func (x *samplerServiceDriveEnvironmentsServer) Send(m *DriveEnvironmentsResponse) error {
+	return x.ServerStream.SendMsg(m)
+}
+
+func (x *samplerServiceDriveEnvironmentsServer) Recv() (*DriveEnvironmentsRequest, error) {
+	m := new(DriveEnvironmentsRequest)
 	if err := x.ServerStream.RecvMsg(m); err != nil {
 		return nil, err
 	}
@@ -1594,6 +1688,12 @@ var _SamplerService_serviceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "StreamSamples",
 			Handler:       _SamplerService_StreamSamples_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "DriveEnvironments",
+			Handler:       _SamplerService_DriveEnvironments_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},
