@@ -24,7 +24,7 @@ from rollserve_server.sampling import ORDERS_FORMAT, Worker, protocol
 from rollserve_server.settings import WorkerSettings
 from rollserve_wire import environments
 
-FORMATS = {1: "a693eda12a7be480"}
+FORMATS = {1: "302d1088486a0663"}
 """Digests of what a server and its workers exchange, by the format of orders."""
 
 

@@ -95,6 +95,7 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
         "StreamSamples",
         stream(pb.SamplingOptions(agent_update=update(PICKLE).all_workers)),
     ),
+    "DriveEnvironments": ("DriveEnvironments", pb.DriveEnvironmentsRequest(spec=pb.DriveSpec(fragment_length=1))),
     "RenderEpisode": ("RenderEpisode", pb.RenderEpisodeRequest()),
     "Evaluate": ("Evaluate", pb.EvaluateRequest(episode_count=1)),
     "Evaluate, in another environment": (

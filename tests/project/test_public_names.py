@@ -17,7 +17,7 @@ import rollserve
 LIST = Path(__file__).with_name("public_names.txt")
 MODULES = ("rollserve", "rollserve.bridges", "rollserve.data", "rollserve.spaces", "rollserve.transforms")
 OPTIONS = (rollserve.SamplingOptions, rollserve.EvaluationOptions)
-RETURNED = ("Reader", "Sampler", "Stream")
+RETURNED = ("DrivenStep", "Reader", "Sampler", "Session", "Stream")
 """Ends of the names of classes that programs only get from functions."""
 
 

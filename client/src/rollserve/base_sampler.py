@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from rollserve.data.sources import Files, Live, MixPosition
     from rollserve.options import EvaluationOptions, SamplingOptions
     from rollserve.recordings import RecordingReader
+    from rollserve.sb3_vec_env import Sb3VecEnv
     from rollserve.vector_env import VectorEnv
 
 __all__ = ["BaseSampler"]
@@ -60,6 +62,8 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
 
     _channel: Any
     update_agent: Callable[..., Any]
+    close: Callable[[], Any]
+    drive: Callable[..., Any]
 
     def __init__(self, connection: Connection, batch_kind: type[Batch]) -> None:
         self._connection = connection
@@ -366,11 +370,7 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
             ImportError: gymnasium is not installed.
             RollserveError: the session failed.
         """
-        from rollserve.sampler import Sampler
-
-        if not isinstance(self, Sampler):
-            expected = "a sampler that blocks, of rollserve.connect"
-            raise TypeError(f"vector_env: {mismatch(expected, type(self).__name__)}")
+        self._check_blocks("vector_env")
         check_choice("autoreset", autoreset, ("next_step", "same_step"))
         mode = load("gymnasium.vector", "gymnasium").AutoresetMode[autoreset.upper()]
         from rollserve.vector_env import VectorEnv
@@ -382,7 +382,54 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
             "record": record,
             "timeout": timeout,
         }
-        return VectorEnv(self, mode, options)
+        return VectorEnv(self.drive, mode, options)
+
+    def sb3_vec_env(
+        self,
+        *,
+        seed: int | None = None,
+        max_episode_length: int | None = None,
+        fragment_length: int = 128,
+        record: bool = False,
+        timeout: float | None = None,
+    ) -> Sb3VecEnv:
+        """Return the rows of the sampler's environments as a VecEnv of Stable-Baselines3, which runs on the server.
+
+        Only for samplers that block, from `rollserve.connect`.
+
+        >>> PPO("MlpPolicy", sampler.sb3_vec_env(seed=1)).learn(100_000)  # doctest: +SKIP
+
+        Args:
+            seed: as of `vector_env`, and so all others.
+            max_episode_length: number of steps after which an episode is truncated.
+            fragment_length: as of `drive`.
+            record: whether the steps are recorded, for `Sb3VecEnv.batch`.
+            timeout: seconds to wait for a step, instead of the timeout given to `connect`.
+
+        Raises:
+            TypeError: a sampler for asyncio, or an argument of the wrong type.
+            InvalidArgumentError: an argument out of range.
+            ImportError: Stable-Baselines3 is not installed.
+            RollserveError: the session failed.
+        """
+        self._check_blocks("sb3_vec_env")
+        load("stable_baselines3", "sb3")
+        from rollserve.sb3_vec_env import Sb3VecEnv
+
+        options = {
+            "seed": seed,
+            "max_episode_length": max_episode_length,
+            "fragment_length": fragment_length,
+            "record": record,
+            "timeout": timeout,
+        }
+        return Sb3VecEnv(self.drive, options)
+
+    def _check_blocks(self, method: str) -> None:
+        """Raise TypeError for a sampler for asyncio."""
+        if inspect.iscoroutinefunction(self.close):
+            expected = "a sampler that blocks, of rollserve.connect"
+            raise TypeError(f"{method}: {mismatch(expected, type(self).__name__)}")
 
     def _read_stream(self, request: pb.ReadDatasetRequest, limits: TimeLimits) -> _Reads:
         raise NotImplementedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from rollserve.driven_step import DrivenStep
     from rollserve.episode_batch import EpisodeBatch
-    from rollserve.sampler import Sampler
     from rollserve.session import Session
     from rollserve_wire.columns import Columns
 
@@ -40,18 +39,18 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         num_envs: number of rows of all workers.
     """
 
-    def __init__(self, sampler: Sampler[Any], autoreset_mode: AutoresetMode, options: dict[str, Any]) -> None:
+    def __init__(self, drive: Callable[..., Session], autoreset_mode: AutoresetMode, options: dict[str, Any]) -> None:
         """Begin a session, which says how many rows there are.
 
         Args:
-            sampler: the sampler.
+            drive: the sampler's method.
             autoreset_mode: when a row is reset whose episode has ended.
-            options: arguments of `Sampler.drive`.
+            options: arguments of `drive`.
         """
         self.metadata = {"autoreset_mode": autoreset_mode}
-        self._sampler, self._options = sampler, options
+        self._drive, self._options = drive, options
         self._is_next_step = autoreset_mode is AutoresetMode.NEXT_STEP
-        self._session: Session = sampler.drive(**options)
+        self._session = drive(**options)
         self._step: DrivenStep = self._session.observe()
         self._is_new = True
         self.num_envs = self._session.num_rows
@@ -82,7 +81,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if seed is not None or not self._is_new:
             self._session.close()
             given = self._options if seed is None else {**self._options, "seed": int(seed)}
-            self._session = self._sampler.drive(**given)
+            self._session = self._drive(**given)
             self._step = self._session.observe()
         self._is_new = False
         self._has_ended[:] = False

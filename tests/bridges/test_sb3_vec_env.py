@@ -1,0 +1,86 @@
+"""`sampler.sb3_vec_env`: what Stable-Baselines3 expects of a VecEnv, and its learners in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from support import raises
+
+import rollserve
+from rollserve_server.local import LocalServer
+
+pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is an extra: make test-bridges")
+
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor, VecNormalize
+
+
+@pytest.fixture
+def cartpole(light_server: LocalServer) -> Iterator[rollserve.Sampler[Any]]:
+    light_server.reset()
+    with rollserve.connect(light_server.address) as sampler:
+        yield sampler
+
+
+def test_steps_equal_those_of_environments_here(cartpole: rollserve.Sampler[Any]) -> None:
+    generator, env = np.random.default_rng(0), cartpole.sb3_vec_env(seed=3, max_episode_length=12, record=True)
+    here = DummyVecEnv([lambda: gymnasium.make("CartPole-v1", max_episode_steps=12)] * env.num_envs)
+    assert (env.observation_space, env.action_space) == (here.observation_space, here.action_space)
+    shown = env.reset()
+    here._seeds = [int(seed) for seed in env.env_seeds]
+    assert np.array_equal(shown, here.reset())
+    is_first = np.ones(env.num_envs, np.bool_)
+    while is_first.any():
+        actions = generator.integers(2, size=env.num_envs)
+        one, other = env.step(actions), here.step(actions)
+        ended = other[2]
+        assert np.array_equal(one[0][is_first & ~ended], other[0][is_first & ~ended])
+        for mine, its in zip(one[1:3], other[1:3], strict=True):
+            assert mine.dtype == its.dtype
+            assert np.array_equal(mine[is_first], its[is_first])
+        for row in np.flatnonzero(is_first).tolist():
+            assert one[3][row].keys() == other[3][row].keys()
+            assert one[3][row]["TimeLimit.truncated"] is other[3][row]["TimeLimit.truncated"]
+            if ended[row]:
+                assert np.array_equal(one[3][row]["terminal_observation"], other[3][row]["terminal_observation"])
+        is_first &= ~ended
+    assert env.batch().num_steps > 0
+    env.close()
+
+
+def test_seed_of_the_next_reset_is_the_root_seed(cartpole: rollserve.Sampler[Any]) -> None:
+    env = cartpole.sb3_vec_env()
+    first = []
+    for seed in (5, 5, 6):
+        env.seed(seed)
+        first.append(env.reset())
+    assert np.array_equal(first[0], first[1])
+    assert not np.array_equal(first[0], first[2])
+    assert env.get_attr("render_mode", [0, 2]) == [None, None]
+    assert env.env_is_wrapped(VecMonitor) == [False] * 8
+    for method in (env.get_attr, env.env_method):
+        with pytest.raises(AttributeError, match="the server's"):
+            method("gravity")
+    with raises(rollserve.InvalidArgumentError, field="options"):
+        env.set_options({"low": 0})
+    env.close()
+
+
+def test_learners_and_wrappers_work(cartpole: rollserve.Sampler[Any]) -> None:
+    env = VecNormalize(VecMonitor(cartpole.sb3_vec_env(seed=1)), gamma=0.99)
+    model = PPO("MlpPolicy", env, n_steps=64, batch_size=128, n_epochs=4, learning_rate=1e-3, seed=0, device="cpu")
+    model.learn(16_000)
+    assert np.mean([episode["r"] for episode in model.ep_info_buffer]) > 60  # random ones have 22
+    env.training = env.norm_reward = False
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=8)
+    assert mean > 60
+    env.close()
+    stacked = VecFrameStack(cartpole.sb3_vec_env(seed=1), 2)
+    assert stacked.reset().shape == (8, 8)
+    DQN("MlpPolicy", stacked, learning_starts=100, device="cpu").learn(400)
+    stacked.close()
