@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -69,6 +71,12 @@ def test_seed_of_the_next_reset_is_the_root_seed(cartpole: rollserve.Sampler[Any
     with raises(rollserve.InvalidArgumentError, field="options"):
         env.set_options({"low": 0})
     env.close()
+
+
+def test_example_of_the_page_runs(light_server: LocalServer, cartpole: rollserve.Sampler[Any]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "gymnasium.md").read_text()
+    (example,) = re.findall(r"<!-- Stable-Baselines3 -->\n```python\n(.*?)```", page, re.DOTALL)
+    exec(example.replace("127.0.0.1:50051", light_server.address).replace("10_000", "1_000"), {})
 
 
 def test_learners_and_wrappers_work(cartpole: rollserve.Sampler[Any]) -> None:

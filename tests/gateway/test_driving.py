@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -17,6 +19,8 @@ from support import equal, raises
 import rollserve
 from rollserve_server.local import LocalServer
 
+PAGE = (Path(__file__).parents[2] / "docs" / "gymnasium.md").read_text()
+EXAMPLES = re.findall(r"<!-- tested -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 NUM_STEPS = 40
 INFOS = {"log_prob": np.float32(0), "pair": np.zeros(2)}
 
@@ -210,3 +214,8 @@ def test_row_is_reset_in_the_step_after_the_end(cartpole: rollserve.Sampler[Any]
     assert [float(step[1].sum()) for step in seen] == [8, 8, 8, 0, 8, 8, 8, 0]
     assert batch.num_steps == 48
     assert set(batch.lengths.tolist()) == {3}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_of_the_page_run(cartpole: rollserve.Sampler[Any], server: LocalServer, example: str) -> None:
+    exec(example.replace("127.0.0.1:50051", server.address), {})
