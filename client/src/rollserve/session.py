@@ -40,6 +40,7 @@ class Session(BaseSession):
 
     Attributes:
         num_rows: number of rows of all workers, once the session has begun.
+        observation_space, action_space: spaces of a row's observations and actions, once the session has begun.
     """
 
     def __init__(self, parts: SessionParts) -> None:

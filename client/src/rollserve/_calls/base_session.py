@@ -52,9 +52,6 @@ class SessionParts(NamedTuple):
 class BaseSession:
     """The end of a session that a client holds, without the waiting."""
 
-    _observation_space: Space
-    _action_space: Space
-
     def __init__(self, parts: SessionParts) -> None:
         self._parts = parts
         self._interruptions = Interruptions(parts.limits, parts.contact)
@@ -75,16 +72,6 @@ class BaseSession:
         raise TypeError(f"session: {mismatch('an object that can be copied to another process', f'a {name}', hint)}")
 
     @property
-    def observation_space(self) -> Space:
-        """Space of a row's observations, once the session has begun."""
-        return self._observation_space
-
-    @property
-    def action_space(self) -> Space:
-        """Space of a row's actions, once the session has begun."""
-        return self._action_space
-
-    @property
     def account(self) -> Account:
         """Account of the session, after its end.
 
@@ -100,8 +87,8 @@ class BaseSession:
     def _begin(self, beginning: Beginning) -> None:
         self.num_rows = beginning.row_count
         try:
-            self._observation_space = space_from_proto(beginning.observation_space)
-            self._action_space = space_from_proto(beginning.action_space)
+            self.observation_space: Space = space_from_proto(beginning.observation_space)
+            self.action_space: Space = space_from_proto(beginning.action_space)
         except ValueError as error:
             raise malformed_error(str(error)) from None
 
@@ -138,7 +125,7 @@ class BaseSession:
     ) -> pb.DriveEnvironmentsRequest:
         """Return the request with the actions of the present step."""
         assert self._step is not None  # noqa: S101  # it has been waited for
-        leaves = named_leaves(self._action_space)
+        leaves = named_leaves(self.action_space)
         given = dict(actions) if isinstance(actions, Mapping) else {"": np.asarray(actions)}
         if given.keys() != leaves.keys():
             raise InvalidArgumentError.of("actions", expected=f"the leaves {list(leaves)}", got=list(given))
