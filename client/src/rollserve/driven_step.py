@@ -8,17 +8,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_wire.columns import columns_of
-from rollserve_wire.tensors import named_tensors_from_proto
+from rollserve_wire.protobuf import fields, keys_of
+from rollserve_wire.tensors import PACKED_DTYPES, add_named_tensor
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from rollserve_wire.columns import Columns
-    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
-__all__ = ["DrivenStep", "driven_step_from_proto"]
+__all__ = ["DrivenStep", "read_driven_step"]
+
+_WORKERS = keys_of(pb.DrivenStep.DESCRIPTOR)["workers"]
+_ROWS = pb.DrivenRows.DESCRIPTOR
+_NAMED = {key: name for name, key in keys_of(_ROWS).items() if _ROWS.fields_by_name[name].message_type is not None}
+_NUMBERS = {
+    key: (name, PACKED_DTYPES[_ROWS.fields_by_name[name].type])
+    for name, key in keys_of(_ROWS).items()
+    if key not in _NAMED
+}
+_NO_ROWS = {name: np.empty(0, dtype) for name, dtype in _NUMBERS.values()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,38 +63,61 @@ class DrivenStep:
     env_seeds: NDArray[np.uint64]
 
 
-def driven_step_from_proto(step: pb.DrivenStep) -> DrivenStep:
-    """Return a step; raise ValueError for a malformed one."""
-    workers = step.workers
-    counts = [len(rows.episode_indices) for rows in workers]
+def read_driven_step(data: memoryview) -> DrivenStep:
+    """Return a serialized step, whose columns are views of it if one worker has all rows.
+
+    Raises:
+        ValueError, UnusualError, IndexError: a malformed step.
+    """
+    workers, head = [], []
+    for key, before, start, stop in fields(data, 0, len(data)):
+        if key == _WORKERS:
+            workers.append(_read_rows(data, start, stop))
+        else:
+            head.append(data[before:stop])
+    counts = [len(rows["episode_indices"]) for rows in workers]
     num_rows, starts = sum(counts), np.cumsum([0, *counts])
-    rewards = np.array([each for rows in workers for each in rows.rewards])
-    ended = [start + np.array(rows.ended_rows, np.int64) for start, rows in zip(starts, workers, strict=False)]
-    ended_rows = np.concatenate(ended)
+    ended_rows = np.concatenate([start + rows["ended_rows"] for start, rows in zip(starts, workers, strict=False)])
     terminated, truncated = np.zeros((2, num_rows), np.bool_)
-    terminated[ended_rows] = [each for rows in workers for each in rows.terminated]
-    truncated[ended_rows] = [each for rows in workers for each in rows.truncated]
-    observations = _columns([rows.observations for rows in workers])
-    ending = [rows.last_observations for rows in workers if rows.ended_rows]
+    terminated[ended_rows], truncated[ended_rows] = _joined(workers, "terminated"), _joined(workers, "truncated")
+    observations = _columns([rows["observations"] for rows in workers])
+    ending = [rows["last_observations"] for rows in workers if len(rows["ended_rows"])]
+    rewards = _joined(workers, "rewards")
     return DrivenStep(
-        step.step,
+        pb.DrivenStep.FromString(b"".join(head)).step,
         observations,
-        np.array([each for rows in workers for each in rows.episode_indices], np.int64),
+        _joined(workers, "episode_indices"),
         rewards if len(rewards) else np.zeros(num_rows),
         terminated,
         truncated,
         ended_rows,
         _columns(ending) if ending else _none_of(observations),
-        np.array([each for rows in workers for each in rows.environment_seeds], np.uint64),
+        _joined(workers, "environment_seeds"),
     )
 
 
-def _columns(parts: Sequence[Iterable[Any]]) -> Columns:
+def _read_rows(data: memoryview, start: int, stop: int) -> dict[str, Any]:
+    """Return the fields of the rows of one worker."""
+    rows: dict[str, Any] = dict(_NO_ROWS)
+    rows |= {name: {} for name in _NAMED.values()}
+    for key, _, begin, end in fields(data, start, stop):
+        if key in _NAMED:
+            add_named_tensor(rows[_NAMED[key]], data, begin, end)
+        elif key in _NUMBERS:
+            name, dtype = _NUMBERS[key]
+            rows[name] = np.frombuffer(data[begin:end], dtype)
+    return rows
+
+
+def _joined(workers: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    return np.asarray(workers[0][name]) if len(workers) == 1 else np.concatenate([rows[name] for rows in workers])
+
+
+def _columns(parts: Sequence[Mapping[str, np.ndarray]]) -> Columns:
     """Return columns whose rows come in parts."""
-    arrays = [named_tensors_from_proto(part, are_columns=True) for part in parts]
-    if len(arrays) == 1:
-        return columns_of(arrays[0])
-    return columns_of({name: np.concatenate([part[name] for part in arrays]) for name in arrays[0]})
+    if len(parts) == 1:
+        return columns_of(parts[0])
+    return columns_of({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
 def _none_of(columns: Columns) -> Columns:

@@ -9,10 +9,10 @@ import numpy as np
 
 from rollserve._calls.base_round_stream import RoundReader
 from rollserve._calls.interruptions import Interruptions
-from rollserve.driven_step import DrivenStep, driven_step_from_proto
+from rollserve.driven_step import DrivenStep, read_driven_step
 from rollserve.episode_batch import EpisodeBatch, concatenated
 from rollserve_wire.errors import InvalidArgumentError, PreconditionError, malformed_error, mismatch
-from rollserve_wire.protobuf import keys_of
+from rollserve_wire.protobuf import UnusualError, fields, keys_of
 from rollserve_wire.spaces import dtype_and_shape, named_leaves, space_from_proto
 from rollserve_wire.tensors import named_tensors_from_proto, named_tensors_to_proto
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -96,9 +96,11 @@ class BaseSession:
         """Read a message; return whether it is a step."""
         self._parts.contact.was_made = True
         if message and message[0] == _STEP:
+            view = memoryview(message).cast("B").toreadonly()
             try:
-                self._step = driven_step_from_proto(pb.DriveEnvironmentsResponse.FromString(bytes(message)).step)
-            except (ValueError, KeyError) as error:
+                ((_, _, start, stop),) = fields(view, 0, len(view))
+                self._step = read_driven_step(view[start:stop])
+            except (UnusualError, IndexError, KeyError, ValueError) as error:
                 raise malformed_error(str(error)) from None
             return True
         batch = self._reader.read(message)

@@ -343,8 +343,12 @@ class AgentFragmentCollector(FragmentCollector):
         self._noise_kind = agent.noise_kind
 
     @abstractmethod
-    def env_seed(self, row: int) -> int:
-        """Return the seed of the last reset of a row's environment."""
+    def episode_indices(self) -> NDArray[np.int64]:
+        """Return the index (M,) of the episode that each row runs or begins."""
+
+    @abstractmethod
+    def env_seeds(self) -> NDArray[np.uint64]:
+        """Return the seed (M,) of the last reset of each row's environment."""
 
     @abstractmethod
     def _new_columns(self, keys: Sequence[ColumnKey]) -> Recorder | StepColumns:

@@ -11,7 +11,7 @@ from typing_extensions import override
 from rollserve_server.agents import Agent
 from rollserve_server.sampling.encode.fields import Rows, array_field, named_tensor_field
 from rollserve_server.sampling.protocol import DrivenRows
-from rollserve_wire.protobuf import keys_of, length_delimited, varint
+from rollserve_wire.protobuf import keys_of
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -78,12 +78,10 @@ class Driving:
         return DrivenRows(collector.num_steps - collector.num_steps_left, outcome, observations)
 
     def _encoded_observations(self) -> bytes:
-        rows = range(self._collector.num_rows)
-        indices = np.array([self._collector.episode_index(row) for row in rows], np.int64)
-        seeds = b"".join(varint(self._collector.env_seed(row)) for row in rows)
         parts = _columns("observations", self._envs.observation_leaves, self._envs.observations)
-        parts += array_field(_KEYS["episode_indices"], indices)
-        return _joined([*parts, *length_delimited(_KEYS["environment_seeds"], [seeds])])
+        parts += array_field(_KEYS["episode_indices"], self._collector.episode_indices())
+        parts += array_field(_KEYS["environment_seeds"], self._collector.env_seeds())
+        return _joined(parts)
 
     def _encoded_outcome(self) -> bytes:
         ended = self._collector.ended

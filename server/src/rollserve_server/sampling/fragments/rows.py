@@ -67,8 +67,12 @@ class RowFragmentCollector(AgentFragmentCollector):
         return self._positions[row].episode_index
 
     @override
-    def env_seed(self, row: int) -> int:
-        return self._positions[row].env_seed
+    def episode_indices(self) -> NDArray[np.int64]:
+        return np.array([position.episode_index for position in self._positions], np.int64)
+
+    @override
+    def env_seeds(self) -> NDArray[np.uint64]:
+        return np.array([position.env_seed for position in self._positions], np.uint64)
 
     @override
     def set_agent(self, agent: Agent | PolicyAgents) -> None:

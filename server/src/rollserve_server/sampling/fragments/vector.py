@@ -85,8 +85,12 @@ class VectorFragmentCollector(AgentFragmentCollector):
         return int(self._indices[row])
 
     @override
-    def env_seed(self, row: int) -> int:
-        return self._env_seed
+    def episode_indices(self) -> NDArray[np.int64]:
+        return self._indices
+
+    @override
+    def env_seeds(self) -> NDArray[np.uint64]:
+        return np.full(self.num_rows, self._env_seed, np.uint64)
 
     def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
         """Begin a call."""

@@ -122,7 +122,8 @@ class FragmentWork:
                         driven = self._driving.shown()
                 sampled = time.perf_counter()
                 if assignment.columns is None:
-                    messages = self._discard()
+                    if self._driving is None or not self.collector.num_steps_left:  # else with each of its steps
+                        messages = self._discard()
                 else:
                     encoding = Encoding(
                         assignment.policy_version, self._worker_index, assignment.columns, self._evaluator
