@@ -246,8 +246,7 @@ class Call(ABC, Generic[_O, _R]):
                 and (order := self._next_order(worker, handle))
             ):
                 await self._prepare(worker, handle)
-                in_flight.append(submit(handle, order))  # type: ignore[arg-type]  # each _O is an order for an _R
-                self._parts.workers.load.add(self._slots[worker], in_flight[-1].report)
+                self._submit(worker, handle, order)
             if not in_flight:
                 if self.turn.is_paused:
                     await self.turn.begun()
@@ -267,14 +266,25 @@ class Call(ABC, Generic[_O, _R]):
             was_lost = not in_flight or in_flight[0] is not sent  # found when what it had written was fetched
             if was_lost or self._is_abandoned(worker):
                 return
-            in_flight.popleft()
-            self.turn.count(report.num_simulated_steps)
-            if step_rate is not None:
-                step_rate.count(report.num_simulated_steps)
-            if self._trace is not None:
-                self._trace.add_report(self._slots[worker].index, sent.sent, report)
-            self._count_work(worker, report)
-            self._take_report(worker, sent, report)
+            self._take(worker, sent, report)
+
+    def _submit(self, worker: int, handle: WorkerHandle, order: _O) -> InFlight[_O, _R]:
+        """Send an order to a worker."""
+        sent: InFlight[_O, _R] = submit(handle, order)  # type: ignore[arg-type]  # each _O is an order for an _R
+        self.in_flight[worker].append(sent)
+        self._parts.workers.load.add(self._slots[worker], sent.report)
+        return sent
+
+    def _take(self, worker: int, sent: InFlight[_O, _R], report: _R) -> None:
+        """Take the report of a worker's oldest order in flight."""
+        self.in_flight[worker].popleft()
+        self.turn.count(report.num_simulated_steps)
+        if self._parts.step_rate is not None:
+            self._parts.step_rate.count(report.num_simulated_steps)
+        if self._trace is not None:
+            self._trace.add_report(self._slots[worker].index, sent.sent, report)
+        self._count_work(worker, report)
+        self._take_report(worker, sent, report)
 
     async def _ready(self, worker: int) -> WorkerHandle:
         """Wait for the worker in a slot, as long as others can do its work."""

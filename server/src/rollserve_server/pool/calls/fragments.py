@@ -268,8 +268,12 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             self._notify()
         did_nothing = not (report.num_simulated_steps or report.messages or report.rows)
         state.is_stuck = state.location is not None and did_nothing
-        if not state.is_stuck:
+        if not state.is_stuck and self._wakes(report):
             self._notify()
+
+    def _wakes(self, report: FragmentReport) -> bool:
+        """Whether others may have something to do after a report."""
+        return True
 
     def _take_progress(self, state: FragmentWorker, report: FragmentReport, buffer: RemoteBuffer) -> None:
         self._has_answered[state.index] = True
