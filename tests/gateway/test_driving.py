@@ -7,9 +7,11 @@ import dataclasses
 import os
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
+import grpc
 import gymnasium
 import numpy as np
 import pytest
@@ -17,7 +19,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from support import equal, raises
 
 import rollserve
-from rollserve_server.local import LocalServer
+from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gymnasium.md").read_text()
 EXAMPLES = re.findall(r"<!-- tested -->\n```python\n(.*?)```", PAGE, re.DOTALL)
@@ -219,3 +223,45 @@ def test_row_is_reset_in_the_step_after_the_end(cartpole: rollserve.Sampler[Any]
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_of_the_page_run(cartpole: rollserve.Sampler[Any], server: LocalServer, example: str) -> None:
     exec(example.replace("127.0.0.1:50051", server.address), {})
+
+
+def test_environments_with_many_agents_are_not_driven(sampler: rollserve.Sampler[Any]) -> None:
+    sampler.update_env(rollserve.EnvSpec("mpe/simple_spread-v3", multi_agent="parallel"))
+    with raises(rollserve.InvalidArgumentError, field="spec.options", quotes="one agent"), sampler.drive() as session:
+        session.observe()
+
+
+@pytest.mark.parametrize("option", ["policy_version", "exploration", "prefetch"])
+def test_options_of_agents_are_refused(server: LocalServer, option: str) -> None:
+    values: dict[str, Any] = {"policy_version": 1, "exploration": {"deterministic": True}, "prefetch": True}
+    options = pb.SamplingOptions(**{option: values[option]})
+    request = pb.DriveEnvironmentsRequest(spec=pb.DriveSpec(options=options, fragment_length=1))
+    with grpc.insecure_channel(server.address) as channel:
+        call = SamplerServiceStub(channel).DriveEnvironments(iter([request]))
+        with pytest.raises(grpc.RpcError, match=f"spec.options.{option}: expected none for a session"):
+            next(call)
+
+
+def test_session_of_nobody_ends(tmp_path: Path) -> None:
+    options = "--env", "CartPole-v1", "--backend", "in-process", "--max-calls", "1", "--client-stall-seconds", "1"
+    with local_server(*options, log=tmp_path / "server.log") as running, rollserve.connect(running.address) as sampler:
+        session = sampler.drive()
+        session.observe()
+        time.sleep(1.2)
+        with raises(rollserve.UnavailableError, reason="CLIENT_STALLED"):
+            session.step(np.zeros(session.num_rows, np.int64))
+        with sampler.drive() as left:
+            left.observe()
+            left.close()
+        with sampler.drive() as another:
+            assert another.observe().number == 0
+            assert another.step(np.zeros(another.num_rows, np.int64)).number == 1
+
+
+def test_session_ends_when_the_number_of_workers_changes(thread_sampler: rollserve.Sampler[Any]) -> None:
+    with raises(rollserve.PreconditionError, reason="WORKER_COUNT"), thread_sampler.drive() as session:
+        session.observe()
+        thread_sampler.resize(3)
+        for _ in range(2):
+            session.step(np.zeros(8, np.int64))
+            session.batch()

@@ -227,8 +227,8 @@ class SamplerServiceStub:
     is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
 
     A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. It may wait for its client
-    for `--stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends the rows of a session with FAILED_PRECONDITION
-    (WORKER_COUNT) if its spec has a seed, and otherwise begins other rows.
+    for `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
+    (WORKER_COUNT), with the end of its present fragments.
 
     Reasons: as for ObtainSamples.
     """
@@ -662,8 +662,8 @@ class SamplerServiceAsyncStub:
     is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
 
     A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. It may wait for its client
-    for `--stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends the rows of a session with FAILED_PRECONDITION
-    (WORKER_COUNT) if its spec has a seed, and otherwise begins other rows.
+    for `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
+    (WORKER_COUNT), with the end of its present fragments.
 
     Reasons: as for ObtainSamples.
     """
@@ -1113,8 +1113,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
 
         A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. It may wait for its client
-        for `--stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends the rows of a session with FAILED_PRECONDITION
-        (WORKER_COUNT) if its spec has a seed, and otherwise begins other rows.
+        for `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
+        (WORKER_COUNT), with the end of its present fragments.
 
         Reasons: as for ObtainSamples.
         """

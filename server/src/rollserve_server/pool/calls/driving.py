@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from rollserve_server.errors import ClientStalledError, InvalidValueError, within
+from rollserve_server.errors import ClientStalledError, DomainError, InvalidValueError, NotReadyError, within
 from rollserve_server.futures import failure_of
 from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.driven import DrivenCall
@@ -18,9 +18,10 @@ from rollserve_server.pool.calls.step_actions import ActionForm
 from rollserve_server.pool.requests import SampleRequest
 from rollserve_server.pool.results import DrivenStep, Progress, StreamRound
 from rollserve_server.tracing import child_span
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from rollserve_server.admission import Receiver
     from rollserve_server.pool.calls.samplings import Samplings
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.requests import DriveRequest
     from rollserve_server.pool.results import Beginning, Delivery
+    from rollserve_server.pool.sequences.row_sequences import RowSequence
     from rollserve_server.sampling import DrivenActions, DrivenRows
 
 __all__ = ["Drive"]
@@ -67,6 +69,7 @@ class Drive:
         self._sequence: StreamSequence
         self._call: DrivenCall | None = None
         self._form: ActionForm | None = None
+        self._rows: RowSequence | None = None
         self._ready: deque[Beginning | DrivenStep | Delivery | StreamRound | Progress] = deque()
         self._changed = asyncio.Event()
         # The next step; whether the round waits for its actions; and the last step that the client was told of.
@@ -120,8 +123,9 @@ class Drive:
     async def items(self) -> AsyncGenerator[Beginning | DrivenStep | Delivery | StreamRound | Progress | Account, None]:
         """Yield what is to be sent; see `Pool.drive`."""
         async with contextlib.AsyncExitStack() as stack:
-            self._parts.check_run(self._request.options.run)
-            self._sequence = StreamSequence(self._parts, self._request, stack)
+            with _in_spec():
+                self._parts.check_run(self._request.options.run)
+                self._sequence = StreamSequence(self._parts, self._request, stack)
             rounds = asyncio.create_task(self._run())
             try:
                 while True:
@@ -169,8 +173,10 @@ class Drive:
                 num_workers=request.num_workers,
                 external=request.external,
             )
-            call = await self._samplings.begin(wanted, stack, self._sequence)
+            with _in_spec():
+                call = await self._samplings.begin(wanted, stack, self._sequence)
             assert isinstance(call, DrivenCall)  # noqa: S101  # the request is a client's
+            self._check_rows(call.sequence)
             call.turn = turn
             call.begin(self._show, continues=self._step > 0)
             beginning, spaces = call.beginning(), self._samplings.spaces(call.account.env_version)
@@ -193,6 +199,13 @@ class Drive:
                 self._call = None
                 self.account.add_round(call.account, None)
             self._end_round(call)
+
+    def _check_rows(self, rows: RowSequence) -> None:
+        """Raise NotReadyError for other rows than the session began with."""
+        if self._rows not in (None, rows):
+            text = "the number of workers has changed, and with it the rows: begin another session"
+            raise NotReadyError(text, reason=Reason.WORKER_COUNT)
+        self._rows = rows
 
     def _end_round(self, call: DrivenCall) -> None:
         account, beginning = call.account, call.beginning()
@@ -274,3 +287,14 @@ class Drive:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+@contextlib.contextmanager
+def _in_spec() -> Iterator[None]:
+    """Have errors of the block that name a field name it as a part of the spec."""
+    try:
+        yield
+    except DomainError as error:
+        if error.field:
+            error.field = f"spec.{error.field}"
+        raise
