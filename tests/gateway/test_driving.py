@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import grpc
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from support import equal, raises
 
@@ -190,7 +192,7 @@ def test_vector_env_equals_gymnasiums(cartpole: rollserve.Sampler[Any], autorese
         assert (envs.observation_space, envs.action_space) == (plain.observation_space, plain.action_space)
         for seed in (3, 4):
             shown, infos = envs.reset(seed=seed)
-            assert infos == {}
+            assert not infos
             expected, _ = plain.reset(seed=[int(each) for each in envs.env_seeds])
             assert np.array_equal(shown, expected)
             is_first = np.ones(envs.num_envs, np.bool_)  # later episodes have seeds of their own
@@ -265,3 +267,40 @@ def test_session_ends_when_the_number_of_workers_changes(thread_sampler: rollser
         for _ in range(2):
             session.step(np.zeros(8, np.int64))
             session.batch()
+
+
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+def test_vector_env_has_infos_as_gymnasiums(sampler: rollserve.Sampler[Any], autoreset: Any) -> None:
+    sampler.update_env(rollserve.EnvSpec("HalfCheetah-v5", vectorization="rows", num_rows=3))
+    mode, limit = AutoresetMode[autoreset.upper()], 4
+    with contextlib.closing(sampler.vector_env(autoreset=autoreset, max_episode_length=limit)) as envs:
+        make = functools.partial(gymnasium.make, "HalfCheetah-v5", max_episode_steps=limit)
+        plain = SyncVectorEnv([make] * envs.num_envs, autoreset_mode=mode)
+        _, infos = envs.reset(seed=3)
+        _, expected = plain.reset(seed=[int(each) for each in envs.env_seeds])
+        assert data_equivalence(infos, expected)
+        assert infos
+        plain.action_space.seed(0)
+        for number in range(1, limit + 1):
+            actions = plain.action_space.sample()
+            infos, expected = envs.step(actions)[4], plain.step(actions)[4]
+            if number == limit and autoreset == "same_step":  # the other infos are of resets with other seeds
+                ends = ("final_obs", "_final_obs", "final_info", "_final_info")
+                infos, expected = ({name: each[name] for name in ends} for each in (infos, expected))
+                assert infos.pop("final_obs").tolist()[0].tobytes() == expected.pop("final_obs").tolist()[0].tobytes()
+            assert data_equivalence(infos, expected)
+        plain.close()
+
+
+def test_infos_of_native_rows_are_shown(sampler: rollserve.Sampler[Any]) -> None:
+    sampler.update_env(rollserve.EnvSpec("sample_envs:Infos-v0", {"mode": "SameStep"}, vectorization="native"))
+    with sampler.drive(seed=1, infos=True) as session:
+        session.observe()
+        actions = random_actions(np.random.default_rng(0), session.action_space, session.num_rows)
+        step = session.step(actions)
+        batch = session.batch()
+    assert {"kind", "steady"} <= set(step.infos)
+    going_on, order = ~(step.terminated | step.truncated), np.argsort(batch.episode_indices)
+    for name in ("kind", "steady"):
+        assert np.array_equal(step.infos[name][going_on], batch.env_infos[name][order][going_on])
+        assert np.array_equal(step.last_infos[name], batch.env_infos[name][order][step.ended_rows])

@@ -760,6 +760,7 @@ class AsyncSampler(
         fragment_length: int = 128,
         max_episode_length: int | None = None,
         agent_infos: Mapping[str, Any] | None = None,
+        infos: bool = False,
         record: bool = True,
         env_version: int | None = None,
         timeout: float | None = None,
@@ -780,6 +781,7 @@ class AsyncSampler(
             max_episode_length: number of steps after which an episode is truncated.
             agent_infos: an example of each info that comes with a row's actions, by name, such as `np.float32(0)` for
                 `log_prob`: it says dtype and shape (*I).
+            infos: whether each step has the environments' infos.
             record: whether the steps are recorded, for `session.batch`.
             env_version: version of the environment; the current one by default.
             timeout: seconds to wait for a step, instead of the timeout given to `aconnect`.
@@ -797,6 +799,7 @@ class AsyncSampler(
             self._reception,
             fragment_length=fragment_length,
             agent_infos=agent_infos or {},
+            infos=infos,
             record=record,
             options=options,
         )

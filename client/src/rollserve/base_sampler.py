@@ -344,6 +344,7 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
         autoreset: Literal["next_step", "same_step"] = "next_step",
         seed: int | None = None,
         max_episode_length: int | None = None,
+        infos: bool = True,
         fragment_length: int = 128,
         record: bool = False,
         timeout: float | None = None,
@@ -360,6 +361,7 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
                 (not where rows are stepped at once), or in the same step.
             seed: root seed of the episodes until `reset` gives another one; by default, they are new ones.
             max_episode_length: number of steps after which an episode is truncated.
+            infos: whether there are infos of the environments.
             fragment_length: as of `drive`.
             record: whether the steps are recorded, for `VectorEnv.batch`.
             timeout: seconds to wait for a step, instead of the timeout given to `connect`.
@@ -378,6 +380,7 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
         options = {
             "seed": seed,
             "max_episode_length": max_episode_length,
+            "infos": infos,
             "fragment_length": fragment_length,
             "record": record,
             "timeout": timeout,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_wire.columns import columns_of
+from rollserve_wire.columns import columns_of, concatenate_infos
 from rollserve_wire.protobuf import fields, keys_of
 from rollserve_wire.tensors import PACKED_DTYPES, add_named_tensor
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -50,6 +50,9 @@ class DrivenStep:
         last_observations: (E, *O), or a mapping, the last observations of these episodes.
         env_seeds: (N,) uint64, seed of the last reset of each row's environment; of rows that are stepped at once, the
             seed of their joint reset.
+        infos: (N, *I) by name, what came with the observations, if the session was begun with `infos=True`: as in the
+            `env_infos` of batches, a bool column with `_` in front says which rows have one, if not all do.
+        last_infos: (E, *I) by name, what came with the last observations, in the same form.
     """
 
     number: int
@@ -61,6 +64,8 @@ class DrivenStep:
     ended_rows: NDArray[np.int64]
     last_observations: Columns
     env_seeds: NDArray[np.uint64]
+    infos: Mapping[str, np.ndarray]
+    last_infos: Mapping[str, np.ndarray]
 
 
 def read_driven_step(data: memoryview) -> DrivenStep:
@@ -93,6 +98,8 @@ def read_driven_step(data: memoryview) -> DrivenStep:
         ended_rows,
         _columns(ending) if ending else _none_of(observations),
         _joined(workers, "environment_seeds"),
+        concatenate_infos([rows["infos"] for rows in workers], counts),
+        concatenate_infos([rows["last_infos"] for rows in workers], [len(rows["ended_rows"]) for rows in workers]),
     )
 
 

@@ -756,6 +756,7 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         fragment_length: int = 128,
         max_episode_length: int | None = None,
         agent_infos: Mapping[str, Any] | None = None,
+        infos: bool = False,
         record: bool = True,
         env_version: int | None = None,
         timeout: float | None = None,
@@ -776,6 +777,7 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
             max_episode_length: number of steps after which an episode is truncated.
             agent_infos: an example of each info that comes with a row's actions, by name, such as `np.float32(0)` for
                 `log_prob`: it says dtype and shape (*I).
+            infos: whether each step has the environments' infos.
             record: whether the steps are recorded, for `session.batch`.
             env_version: version of the environment; the current one by default.
             timeout: seconds to wait for a step, instead of the timeout given to `connect`.
@@ -793,6 +795,7 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
             self._reception,
             fragment_length=fragment_length,
             agent_infos=agent_infos or {},
+            infos=infos,
             record=record,
             options=options,
         )

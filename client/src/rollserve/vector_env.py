@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from rollserve_wire.columns import concatenate_infos, is_mask, mask_name
 from rollserve_wire.errors import InvalidArgumentError, PreconditionError, mismatch
 from rollserve_wire.gymnasium_spaces import gymnasium_space, space_values, value_leaves
 
@@ -28,9 +29,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """All rows of a sampler as one `gymnasium.vector.VectorEnv`, whose environments run on the server.
 
     `Sampler.vector_env` returns one. Each `reset` begins a session, see `Sampler.drive`: the same seed and the same
-    actions give the same episodes, with any number of workers and after any crash. Infos are those of gymnasium about
-    the end of episodes: `final_obs`, where rows are reset in the step that ends an episode. Infos of the environments
-    are in recorded batches alone.
+    actions give the same episodes, with any number of workers and after any crash. Infos are as gymnasium has them, if
+    batches can hold them; where rows are reset in the step that ends an episode, with `final_obs` and `final_info`.
 
     >>> envs = sampler.vector_env(autoreset="same_step")  # doctest: +SKIP
     >>> observations, infos = envs.reset(seed=7)  # doctest: +SKIP
@@ -85,7 +85,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._step = self._session.observe()
         self._is_new = False
         self._has_ended[:] = False
-        return self._observations(self._step.observations), {}
+        return self._observations(self._step.observations), _nested(self._step.infos, self.num_envs)
 
     def step(
         self, actions: Any
@@ -102,11 +102,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         idle = self._has_ended if self._is_next_step and self._has_ended.any() else None
         step = self._step = self._session.step(value_leaves(actions, self._spaces[1]), idle=idle)
         self._has_ended = step.terminated | step.truncated
-        shown, infos = step.observations, {}
+        shown, infos = step.observations, _nested(step.infos, self.num_envs)
         if len(step.ended_rows) and self._is_next_step:
             shown = _with_rows(shown, step.ended_rows, step.last_observations)
+            infos = _nested(_with_infos(step, self.num_envs), self.num_envs)
         elif len(step.ended_rows):
-            infos = self._final_observations(step)
+            infos |= self._final(step)
         return self._observations(shown), step.rewards, step.terminated, step.truncated, infos
 
     @property
@@ -125,14 +126,17 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _observations(self, columns: Columns) -> Any:
         return space_values(_by_name(columns), self._spaces[0])
 
-    def _final_observations(self, step: DrivenStep) -> dict[str, Any]:
-        """Return the infos of rows that were reset in the step that has ended their episodes."""
+    def _final(self, step: DrivenStep) -> dict[str, Any]:
+        """Return the infos about the ends of episodes, of rows that were reset in the same step."""
         final = np.full(self.num_envs, None, np.object_)
         leaves = _by_name(step.last_observations)
         for position, row in enumerate(step.ended_rows.tolist()):
             of_row = {name: column[position] for name, column in leaves.items()}
             final[row] = space_values(of_row, self._spaces[0])
-        return {"final_obs": final, "_final_obs": self._has_ended.copy()}
+        ended = self._has_ended
+        last = _nested(_placed(step.last_infos, step.ended_rows, self.num_envs), self.num_envs)
+        of_steps = {"final_info": last, "_final_info": ended.copy()} if self._options["infos"] else {}
+        return {"final_obs": final, "_final_obs": ended.copy(), **of_steps}
 
 
 def _by_name(columns: Columns) -> dict[str, np.ndarray]:
@@ -147,3 +151,39 @@ def _with_rows(columns: Columns, rows: NDArray[np.int64], values: Columns) -> Co
         return changed
     assert not isinstance(values, np.ndarray)  # noqa: S101  # of the same space
     return {name: np.asarray(_with_rows(column, rows, values[name])) for name, column in columns.items()}
+
+
+def _placed(infos: Mapping[str, np.ndarray], rows: NDArray[np.int64], num_rows: int) -> dict[str, np.ndarray]:
+    """Return infos of some rows as infos of all, which the others lack."""
+    placed: dict[str, np.ndarray] = {}
+    for name, column in infos.items():
+        if not is_mask(name, infos):
+            placed[name] = np.zeros((num_rows, *column.shape[1:]), column.dtype)
+            placed[name][rows] = column
+            mask = placed[mask_name(name)] = np.zeros(num_rows, np.bool_)
+            mask[rows] = infos.get(mask_name(name), True)
+    return placed
+
+
+def _with_infos(step: DrivenStep, num_rows: int) -> dict[str, np.ndarray]:
+    """Return the infos of a step, of rows that have ended their episodes the last ones."""
+    others = np.setdiff1d(np.arange(num_rows), step.ended_rows)
+    going_on = {name: column[others] for name, column in step.infos.items()}
+    joined = concatenate_infos([going_on, step.last_infos], [len(others), len(step.ended_rows)])
+    order = np.argsort(np.concatenate([others, step.ended_rows]))
+    return {name: column[order] for name, column in joined.items()}
+
+
+def _nested(infos: Mapping[str, np.ndarray], num_rows: int) -> dict[str, Any]:
+    """Return infos as gymnasium's vectors have them: in mappings, each with a mask beside it."""
+    nested: dict[str, Any] = {}
+    for name, column in infos.items():
+        if is_mask(name, infos):
+            continue
+        *outer, last = name.split("/")
+        place, mask = nested, infos.get(mask_name(name), np.ones(num_rows, np.bool_))
+        for each in outer:
+            place[f"_{each}"] = place.get(f"_{each}", np.zeros(num_rows, np.bool_)) | mask
+            place = place.setdefault(each, {})
+        place[last], place[f"_{last}"] = column, mask
+    return nested

@@ -590,6 +590,7 @@ def drive_spec(
     *,
     fragment_length: int,
     agent_infos: Mapping[str, Any],
+    infos: bool,
     record: bool,
     options: SamplingOptions,
 ) -> pb.DriveSpec:
@@ -599,8 +600,9 @@ def drive_spec(
         TypeError: an argument of the wrong type.
         InvalidArgumentError: an argument out of range.
     """
+    check_flag("infos", infos)
     check_flag("record", record)
-    infos = {name: np.asarray(example) for name, example in agent_infos.items()}
+    examples = {name: np.asarray(example) for name, example in agent_infos.items()}
     sent = sampling_options(reception, {**options, "return_spaces": True, "blackhole": not record})
     sent.ClearField("accept_joined")
     return pb.DriveSpec(
@@ -608,8 +610,9 @@ def drive_spec(
         options=sent,
         fragment_length=_count("fragment_length", fragment_length, 63) or 0,
         agent_infos=named_tensors_to_proto(
-            {name: np.empty((0, *example.shape), example.dtype) for name, example in infos.items()}
+            {name: np.empty((0, *example.shape), example.dtype) for name, example in examples.items()}
         ),
+        return_infos=infos,
     )
 
 

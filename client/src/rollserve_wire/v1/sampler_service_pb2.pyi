@@ -1787,12 +1787,15 @@ class DriveSpec(google.protobuf.message.Message):
     OPTIONS_FIELD_NUMBER: builtins.int
     FRAGMENT_LENGTH_FIELD_NUMBER: builtins.int
     AGENT_INFOS_FIELD_NUMBER: builtins.int
+    RETURN_INFOS_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     fragment_length: builtins.int
     """The number of steps of each row in a fragment, from 1 to 2^50, else INVALID_ARGUMENT. After a loss, a worker makes at
     most so many steps again that it has recorded.
     """
+    return_infos: builtins.bool
+    """Whether each DrivenStep has the environments' infos."""
     @property
     def options(self) -> global___SamplingOptions:
         """Options that all sampling calls share. The sampler's own agent has no part in a session: INVALID_ARGUMENT for options
@@ -1812,9 +1815,10 @@ class DriveSpec(google.protobuf.message.Message):
         options: global___SamplingOptions | None = ...,
         fragment_length: builtins.int = ...,
         agent_infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+        return_infos: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "fragment_length", b"fragment_length", "options", b"options", "sampler", b"sampler"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "fragment_length", b"fragment_length", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler"]) -> None: ...
 
 global___DriveSpec = DriveSpec
 
@@ -1911,6 +1915,8 @@ class DrivenRows(google.protobuf.message.Message):
     TRUNCATED_FIELD_NUMBER: builtins.int
     LAST_OBSERVATIONS_FIELD_NUMBER: builtins.int
     ENVIRONMENT_SEEDS_FIELD_NUMBER: builtins.int
+    INFOS_FIELD_NUMBER: builtins.int
+    LAST_INFOS_FIELD_NUMBER: builtins.int
     @property
     def observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
         """(K, *O) for each leaf of the observation space: the observations for the next step. Of episodes that begin with it,
@@ -1945,6 +1951,16 @@ class DrivenRows(google.protobuf.message.Message):
     def environment_seeds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """(K) The seed of the last reset of each row's environment."""
 
+    @property
+    def infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(K, *I) The infos that came with the observations, in the form of the column `environment_infos` of EpisodeBatch. Only
+        with `return_infos`.
+        """
+
+    @property
+    def last_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(E, *I) The infos that came with the last observations, in the same form."""
+
     def __init__(
         self,
         *,
@@ -1956,8 +1972,10 @@ class DrivenRows(google.protobuf.message.Message):
         truncated: collections.abc.Iterable[builtins.bool] | None = ...,
         last_observations: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
         environment_seeds: collections.abc.Iterable[builtins.int] | None = ...,
+        infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+        last_infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["ended_rows", b"ended_rows", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "last_observations", b"last_observations", "observations", b"observations", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended_rows", b"ended_rows", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "infos", b"infos", "last_infos", b"last_infos", "last_observations", b"last_observations", "observations", b"observations", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
 
 global___DrivenRows = DrivenRows
 

@@ -548,9 +548,11 @@ class External(NamedTuple):
 
     Attributes:
         infos: infos that come with each step's actions.
+        shows_infos: whether the client gets the environments' infos of each step.
     """
 
     infos: tuple[InfoSpec, ...] = ()
+    shows_infos: bool = False
 
 
 class DrivenActions(NamedTuple):

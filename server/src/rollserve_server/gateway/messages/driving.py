@@ -59,7 +59,9 @@ def drive_request_from_proto(spec: pb.DriveSpec, _: Collection[Path]) -> DriveRe
     return DriveRequest(
         RowFragments(length),
         messages,
-        External(tuple(InfoSpec(name, array.dtype, array.shape[1:]) for name, array in infos.items())),
+        External(
+            tuple(InfoSpec(name, array.dtype, array.shape[1:]) for name, array in infos.items()), spec.return_infos
+        ),
         options,
         num_workers=given.get("worker_count"),
         return_spaces=given.get("return_spaces", False),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from rollserve_server.sampling.collect.acting import NUMBER, RecurrentStates, act, column_keys, mask_input
 
@@ -143,6 +144,10 @@ class _Rows(ABC, Generic[_Envs, _Infos]):
             self._read(self._mask, infos)
 
     @abstractmethod
+    def shown_infos(self) -> Mapping[int, Mapping[Any, Any]]:
+        """Return the infos that came with the present observations, by row; rows may be missing."""
+
+    @abstractmethod
     def _read(self, mask: MaskInput, infos: _Infos) -> None:
         """Let a mask be read from infos of all rows."""
 
@@ -163,6 +168,10 @@ class SingleRows(_Rows["RowEnvs", list[tuple[int, Mapping[Any, Any]]]]):
         if self._mask is not None:
             self._mask.read_row(row, info)
 
+    @override
+    def shown_infos(self) -> Mapping[int, Mapping[Any, Any]]:
+        return dict(self._infos)
+
     def _read(self, mask: MaskInput, infos: list[tuple[int, Mapping[Any, Any]]]) -> None:
         mask.read_rows(infos)
 
@@ -175,6 +184,14 @@ class JointRows(_Rows["VectorEnvs", Mapping[str, Any]]):
 
     def __init__(self, envs: VectorEnvs) -> None:
         super().__init__(envs, {})
+
+    @override
+    def shown_infos(self) -> Mapping[int, Mapping[Any, Any]]:
+        fresh, others = np.flatnonzero(self.envs.fresh), np.flatnonzero(~self.envs.fresh)
+        return {
+            **dict(self.envs.step_infos(self._infos, others.tolist())),
+            **self.envs.reset_infos(self._infos, fresh),
+        }
 
     def _read(self, mask: MaskInput, infos: Mapping[str, Any]) -> None:
         mask.read_vector(self.envs, infos)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from gymnasium import spaces
@@ -20,7 +20,7 @@ from rollserve_server.sampling.record.infos import InfoReader
 from rollserve_server.sampling.record.spilling import Spill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -56,12 +56,14 @@ class Ended(NamedTuple):
         terminated: (E,), whether the environment ended the episode.
         truncated: (E,), whether a limit did.
         last_observations: for each leaf of the observation space (E, *O).
+        infos: the infos that came with them, if the collector `shows_infos`.
     """
 
     rows: NDArray[np.int64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     last_observations: Sequence[np.ndarray]
+    infos: Sequence[Mapping[Any, Any]] = ()
 
 
 class FragmentCollector(ABC):
@@ -299,10 +301,12 @@ class AgentFragmentCollector(FragmentCollector):
     Attributes:
         ended: rows whose episodes have ended with the last step; None if there are none.
         idle: rows that take no part in the next step; their episodes have not begun.
+        shows_infos: whether `ended` has infos.
     """
 
     ended: Ended | None = None
     idle: Sequence[int] = ()
+    shows_infos: bool = False
     _rows: SingleRows | JointRows
     _noise: RowNoise | BlockNoise
     _columns: Recorder | StepColumns
@@ -341,6 +345,11 @@ class AgentFragmentCollector(FragmentCollector):
         else:  # the rows' noise stays where it is: to begin it again takes 10 µs a row, or more in long episodes
             self._noise.agent = agent
         self._noise_kind = agent.noise_kind
+
+    def shown_infos(self) -> Sequence[Mapping[Any, Any]]:
+        """Return the infos that came with the present observation of each row."""
+        shown = self._rows.shown_infos()
+        return [shown.get(row, {}) for row in range(self.num_rows)]
 
     @abstractmethod
     def episode_indices(self) -> NDArray[np.int64]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import override
 
 from rollserve_server.agents import Agent
-from rollserve_server.sampling.encode.fields import Rows, array_field, named_tensor_field
+from rollserve_server.sampling.encode.fields import Rows, array_field, episode_info_columns, named_tensor_field
 from rollserve_server.sampling.protocol import DrivenRows
 from rollserve_wire.protobuf import keys_of
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -39,6 +39,7 @@ class Driving:
         """Begin without actions."""
         self.agent = _ExternalAgent(external, envs)
         self._collector, self._envs = collector, envs
+        collector.shows_infos = external.shows_infos
         self._actions: deque[DrivenActions] = deque()
         self._outcome: bytes | None = None
 
@@ -81,6 +82,8 @@ class Driving:
         parts = _columns("observations", self._envs.observation_leaves, self._envs.observations)
         parts += array_field(_KEYS["episode_indices"], self._collector.episode_indices())
         parts += array_field(_KEYS["environment_seeds"], self._collector.env_seeds())
+        if self._collector.shows_infos:
+            parts += self._infos("infos", self._collector.shown_infos())
         return _joined(parts)
 
     def _encoded_outcome(self) -> bytes:
@@ -91,7 +94,18 @@ class Driving:
             parts += array_field(_KEYS["terminated"], ended.terminated)
             parts += array_field(_KEYS["truncated"], ended.truncated)
             parts += _columns("last_observations", self._envs.observation_leaves, ended.last_observations)
+            if self._collector.shows_infos:
+                parts += self._infos("last_infos", ended.infos)
         return _joined(parts)
+
+    def _infos(self, field: str, infos: Sequence[Mapping[Any, Any]]) -> list[Part]:
+        """Return a field of infos of rows."""
+        values = [self._collector.infos.read_reset(info).values for info in infos]
+        keys = dict.fromkeys(("episode_infos", key) for row in values for key in row)
+        parts: list[Part] = []
+        for column in episode_info_columns(values, keys):
+            parts += named_tensor_field(_KEYS[field], column.name, column.rows)
+        return parts
 
 
 class _ExternalAgent(Agent):

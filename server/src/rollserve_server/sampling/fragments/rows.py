@@ -256,7 +256,9 @@ class RowFragmentCollector(AgentFragmentCollector):
         self.ended = None
         if len(rows):
             last_observations = [column[rows] for column in envs.observations]
-            self.ended = Ended(rows, envs.terminated[rows], truncated[rows], last_observations)
+            shown = self._rows.shown_infos() if self.shows_infos else {}
+            infos = [shown.get(row, {}) for row in rows.tolist()]
+            self.ended = Ended(rows, envs.terminated[rows], truncated[rows], last_observations, infos)
         for row in rows.tolist():
             position = self._positions[row]
             self._finish(row, terminated=bool(envs.terminated[row]), truncated=bool(truncated[row]))

@@ -228,7 +228,9 @@ class VectorFragmentCollector(AgentFragmentCollector):
         self.ended = None
         if not len(rows):
             return
-        self.ended = Ended(rows, envs.terminated[rows], truncated[rows], envs.last_observations(rows))
+        of_rows = dict(envs.step_infos(infos, rows.tolist())) if self.shows_infos else {}
+        last = envs.last_observations(rows), [of_rows.get(row, {}) for row in rows.tolist()]
+        self.ended = Ended(rows, envs.terminated[rows], truncated[rows], *last)
         self.attempts.succeed(self._block_start)
         now = time.perf_counter()
         self._finish(self.ended, now)
