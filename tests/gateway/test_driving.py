@@ -304,3 +304,15 @@ def test_infos_of_native_rows_are_shown(sampler: rollserve.Sampler[Any]) -> None
     for name in ("kind", "steady"):
         assert np.array_equal(step.infos[name][going_on], batch.env_infos[name][order][going_on])
         assert np.array_equal(step.last_infos[name], batch.env_infos[name][order][step.ended_rows])
+
+
+@pytest.mark.slow
+def test_session_whose_client_thinks_keeps_no_call_from_running(tmp_path: Path) -> None:
+    options = "--env", "CartPole-v1", "--backend", "in-process", "--max-calls", "1"
+    with local_server(*options, log=tmp_path / "server.log") as running, rollserve.connect(running.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        with sampler.drive() as session:
+            number = session.observe().number
+            assert sampler.obtain_samples(1).num_steps
+            session.step(np.zeros(session.num_rows, np.int64))
+            assert session.observe().number == number + 1

@@ -25,10 +25,10 @@ database = ProtoReflectionDescriptorDatabase(channel)
 assert "rollserve.v1.SamplerService" in database.get_services()
 service = DescriptorPool(database).FindServiceByName("rollserve.v1.SamplerService")
 assert sorted(method.name for method in service.methods) == [
-    "CallEnvironments", "CreateSampler", "DeleteSampler", "Evaluate", "EvaluatePopulation", "GetAgent",
-    "GetAgentParameters", "GetMetrics", "GetSampler", "ListAgentVersions", "ListSamplers", "ObtainExactEpisodes",
-    "ObtainSamples", "ReadDataset", "RecordDataset", "ReloadSettings", "RenderEpisode", "ResizePool", "RestoreSampler",
-    "SaveSampler", "StreamSamples", "UpdateAgent", "UpdateEnv",
+    "CallEnvironments", "CreateSampler", "DeleteSampler", "DriveEnvironments", "Evaluate", "EvaluatePopulation",
+    "GetAgent", "GetAgentParameters", "GetMetrics", "GetSampler", "ListAgentVersions", "ListSamplers",
+    "ObtainExactEpisodes", "ObtainSamples", "ReadDataset", "RecordDataset", "ReloadSettings", "RenderEpisode",
+    "ResizePool", "RestoreSampler", "SaveSampler", "StreamSamples", "UpdateAgent", "UpdateEnv",
 ]
 
 def call(name, request):

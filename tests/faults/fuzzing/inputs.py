@@ -110,6 +110,8 @@ def _sampling() -> list[Message]:
         pb.ObtainExactEpisodesRequest(episode_count_per_worker=2, skip_episode_count=1, options=options),
         _stream(fragments=pb.StreamedFragments(fragment_length=4), step_count=64, options=pb.SamplingOptions(seed=3)),
         _stream(episodes=pb.StreamedEpisodes(step_count=30), max_policy_lag=1, max_unread_rounds=1, when_full=2),
+        _session(fragment_length=4, options=pb.SamplingOptions(seed=3), return_infos=True),
+        _session(fragment_length=4, agent_infos=named_tensors_to_proto({"value": np.empty((0, 2), np.float32)})),
         pb.GetSamplerRequest(sampler="default"),
         agent_versions_pb2.ListAgentVersionsRequest(),
         agent_versions_pb2.GetAgentRequest(policy_version=1, worker_index=1),
@@ -119,6 +121,10 @@ def _sampling() -> list[Message]:
 
 def _stream(**fields: Any) -> pb.StreamSamplesRequest:
     return pb.StreamSamplesRequest(spec=pb.StreamSpec(**fields))
+
+
+def _session(**fields: Any) -> pb.DriveEnvironmentsRequest:
+    return pb.DriveEnvironmentsRequest(spec=pb.DriveSpec(**fields))
 
 
 def _agents() -> list[Message]:

@@ -532,9 +532,6 @@ _STATES = Bound(lambda: ConnectionAdmission(8, 2, 5.0, max_waiting=_MAX_WAITING)
 _VIDEOS = Bound(lambda: _videos(2))
 """A server has as many as its settings say."""
 _STREAMS = Bound(lambda: Places("streams of a sampler", MAX_STREAMS, max_of_client=MAX_STREAMS // 2), per_sampler=True)
-_SESSIONS = Bound(
-    lambda: Places("sessions of a sampler", MAX_STREAMS, max_of_client=MAX_STREAMS // 2), per_sampler=True
-)
 _RECORDS = Bound(lambda: Places("streams of records", 64, max_of_client=16))
 _RECORDINGS = Bound(lambda: Places("recordings", _processes(16, 512 << 20), max_of_client=8))
 _READS = Bound(lambda: Places("reads of datasets", _processes(16, max_read_bytes()), max_of_client=4))
@@ -567,7 +564,6 @@ RPCS = (
         drive_request_from_proto,
         parse=parse_drive_spec,
         field="spec",
-        bound=_SESSIONS,
     ),
     Rpc("RenderEpisode", Scope.SAMPLE, _S.render_episode, render_request_from_proto, bound=_VIDEOS),
     Rpc(

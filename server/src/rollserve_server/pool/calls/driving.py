@@ -38,6 +38,33 @@ _MAX_WAITING_ITEMS = 4
 """Items that may wait to be sent before a round pauses."""
 
 
+class _Client:
+    """The client of a session, who also stalls while it does not act.
+
+    Attributes:
+        awaited_since: when actions became wanted that it has not sent (`time.monotonic`), or None.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self.awaited_since: float | None = None
+
+    @property
+    def peer(self) -> str:
+        return self._receiver.peer
+
+    @property
+    def charged_to(self) -> tuple[str, ...]:
+        return self._receiver.charged_to
+
+    @property
+    def stalled_since(self) -> float | None:
+        return self._receiver.stalled_since if self.awaited_since is None else self.awaited_since
+
+    def end(self, error: DomainError) -> None:
+        self._receiver.end(error)
+
+
 class Drive:
     """A session, from its request to its account.
 
@@ -64,7 +91,7 @@ class Drive:
         """
         self.account = Account(0, 0, 0, 0, [])
         self._parts, self._samplings = parts, samplings
-        self._request, self._receiver = request, receiver
+        self._request, self._client = request, _Client(receiver)
         self._max_idle_seconds = max_idle_seconds
         self._sequence: StreamSequence
         self._call: DrivenCall | None = None
@@ -162,7 +189,7 @@ class Drive:
         turn = admission.new_turn()
         async with contextlib.AsyncExitStack() as stack:
             with child_span("admission"):
-                async with admission.admitting(stack, self._receiver, turn) as ticks:
+                async with admission.admitting(stack, self._client, turn) as ticks:
                     async for _ in ticks:
                         pass
             stack.callback(self._parts.versions.evict)
@@ -249,6 +276,7 @@ class Drive:
         if self._num_shown < self._step:  # else a round has ended in between, and there is nothing new
             self._num_shown = self._step
             self._ready.append(DrivenStep(self._step, shown))
+        self._client.awaited_since = time.monotonic()
         self._idle_timer = asyncio.get_running_loop().call_later(self._max_idle_seconds, self._stall)
         self._notify()
         self._end_round_if_wanted()
@@ -269,7 +297,7 @@ class Drive:
         self._notify()
 
     def _stop_idling(self) -> None:
-        self._is_awaited = False
+        self._is_awaited, self._client.awaited_since = False, None
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
