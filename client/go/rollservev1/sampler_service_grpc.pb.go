@@ -121,8 +121,9 @@ type SamplerServiceClient interface {
 	// same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
 	// is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
 	//
-	// A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. It may wait for its client
-	// for `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
+	// A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. While its client does not
+	// act, it counts as stalled, so that another call can be admitted beside it. It may wait for its client for
+	// `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
 	// (WORKER_COUNT), with the end of its present fragments.
 	//
 	// Reasons: as for ObtainSamples.
@@ -902,8 +903,9 @@ type SamplerServiceServer interface {
 	// same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
 	// is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
 	//
-	// A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. It may wait for its client
-	// for `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
+	// A session is one of the calls of its sampler (`--max-calls`), and has the turns of one. While its client does not
+	// act, it counts as stalled, so that another call can be admitted beside it. It may wait for its client for
+	// `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
 	// (WORKER_COUNT), with the end of its present fragments.
 	//
 	// Reasons: as for ObtainSamples.
