@@ -9,6 +9,7 @@ import numpy as np
 
 from rollserve_wire.columns import columns_of, concatenate_infos
 from rollserve_wire.protobuf import fields, keys_of
+from rollserve_wire.representations import briefly
 from rollserve_wire.tensors import PACKED_DTYPES, add_named_tensor
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
@@ -32,6 +33,7 @@ _NUMBERS = {
 _NO_ROWS = {name: np.empty(0, dtype) for name, dtype in _NUMBERS.values()}
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class DrivenStep:
     """What followed the actions of a step in N rows, and the observations for the next ones.

@@ -39,6 +39,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         num_envs: number of rows of all workers.
     """
 
+    single_observation_space: gymnasium.Space[Any]
+    single_action_space: gymnasium.Space[Any]
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+
     def __init__(self, drive: Callable[..., Session], autoreset_mode: AutoresetMode, options: dict[str, Any]) -> None:
         """Begin a session, which says how many rows there are.
 

@@ -218,12 +218,11 @@ class Samplings:
         """Choose versions, which the stack keeps, and make the call; of a round, in the sequence of its stream."""
         parts, options = self._parts, request.options
         parts.check_run(options.run)
+        policy_version = parts.selection.choose_policy(options) if request.external is None else 0
         env_version = parts.selection.choose_env(options)
         stack.enter_context(parts.versions.envs.using(env_version))
         description = parts.versions.env_in_use(env_version).description
-        policy_version = 0
         if request.external is None:
-            policy_version = parts.selection.choose_policy(options)
             stack.enter_context(parts.versions.agents.using(policy_version))
             await parts.selection.check_fit(policy_version, env_version)
             for agent in (
