@@ -316,3 +316,18 @@ def test_session_whose_client_thinks_keeps_no_call_from_running(tmp_path: Path) 
             assert sampler.obtain_samples(1).num_steps
             session.step(np.zeros(session.num_rows, np.int64))
             assert session.observe().number == number + 1
+
+
+def test_session_keeps_its_environment(thread_sampler: rollserve.Sampler[Any], thread_server: LocalServer) -> None:
+    thread_sampler.update_env("CartPole-v1")
+    with (
+        rollserve.connect(thread_server.address) as other,
+        thread_sampler.drive(fragment_length=2) as session,
+    ):
+        session.observe()
+        other.update_env("Pendulum-v1")
+        for number in range(1, 6):
+            step = session.step(np.zeros(8, np.int64))
+            assert (step.number, step.observations.shape) == (number, (8, 4))
+        with raises(rollserve.PreconditionError, reason="UNEXPECTED_VERSION"), thread_sampler.drive() as another:
+            another.observe()

@@ -803,6 +803,8 @@ class AsyncSampler(
             record=record,
             options=options,
         )
+        self._own_versions.expect_in_call(spec.options)
+        spec.options.ClearField("expected_policy_version")  # no agent of the sampler acts
         limits = self._time_limits({} if timeout is None else {"timeout": timeout})
         return AsyncSession(SessionParts(self._opened(self._stub.DriveEnvironments), spec, limits, self._contact))
 

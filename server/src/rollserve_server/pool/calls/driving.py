@@ -9,21 +9,29 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from rollserve_server.errors import ClientStalledError, DomainError, InvalidValueError, NotReadyError, within
+from rollserve_server.errors import (
+    ClientStalledError,
+    DomainError,
+    InvalidValueError,
+    NotReadyError,
+    OverLimitError,
+    within,
+)
 from rollserve_server.futures import failure_of
 from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.driven import DrivenCall
 from rollserve_server.pool.calls.samplings import StreamSequence
 from rollserve_server.pool.calls.step_actions import ActionForm
-from rollserve_server.pool.requests import SampleRequest
+from rollserve_server.pool.requests import ANY_VERSIONS, SampleRequest
 from rollserve_server.pool.results import DrivenStep, Progress, StreamRound
 from rollserve_server.tracing import child_span
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
+    from contextlib import AsyncExitStack
 
-    from rollserve_server.admission import Receiver
+    from rollserve_server.admission import Receiver, Turn
     from rollserve_server.pool.calls.samplings import Samplings
     from rollserve_server.pool.calls.step_actions import StepActions
     from rollserve_server.pool.parts import PoolParts
@@ -34,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Drive"]
 
+_BUSY_SECONDS = 0.5
+"""How long a session waits that finds the queue for admission full."""
 _MAX_WAITING_ITEMS = 4
 """Items that may wait to be sent before a round pauses."""
 
@@ -94,6 +104,7 @@ class Drive:
         self._request, self._client = request, _Client(receiver)
         self._max_idle_seconds = max_idle_seconds
         self._sequence: StreamSequence
+        self._options = request.options
         self._call: DrivenCall | None = None
         self._form: ActionForm | None = None
         self._rows: RowSequence | None = None
@@ -151,8 +162,7 @@ class Drive:
         """Yield what is to be sent; see `Pool.drive`."""
         async with contextlib.AsyncExitStack() as stack:
             with _in_spec():
-                self._parts.check_run(self._request.options.run)
-                self._sequence = StreamSequence(self._parts, self._request, stack)
+                self._begin(stack)
             rounds = asyncio.create_task(self._run())
             try:
                 while True:
@@ -173,6 +183,16 @@ class Drive:
         self.account.elapsed_seconds = time.monotonic() - self._began
         yield self.account
 
+    def _begin(self, stack: AsyncExitStack) -> None:
+        """Check the request, and begin the rows, until the stack is closed. They keep their environment."""
+        parts, options = self._parts, self._request.options
+        parts.check_run(options.run)
+        env_version = parts.selection.choose_env(options)
+        stack.enter_context(parts.versions.envs.using(env_version))
+        stack.callback(parts.versions.evict)
+        self._options = dataclasses.replace(options, env_version=env_version, expected=ANY_VERSIONS, seed=None)
+        self._sequence = StreamSequence(parts, self._request, stack)  # which has the seed
+
     async def _run(self) -> None:
         """Run round after round, until the client ends the session."""
         try:
@@ -185,18 +205,14 @@ class Drive:
             self._notify()
 
     async def _run_round(self) -> None:
-        request, admission = self._request, self._samplings.admission
-        turn = admission.new_turn()
+        request, turn = self._request, self._samplings.admission.new_turn()
         async with contextlib.AsyncExitStack() as stack:
-            with child_span("admission"):
-                async with admission.admitting(stack, self._client, turn) as ticks:
-                    async for _ in ticks:
-                        pass
+            await self._admit(stack, turn)
             stack.callback(self._parts.versions.evict)
             wanted = SampleRequest(
                 self._sequence.target(0),
                 request.messages,
-                dataclasses.replace(request.options, seed=None),  # the sequence has it
+                self._options,
                 num_workers=request.num_workers,
                 external=request.external,
             )
@@ -226,6 +242,21 @@ class Drive:
                 self._call = None
                 self.account.add_round(call.account, None)
             self._end_round(call)
+
+    async def _admit(self, stack: AsyncExitStack, turn: Turn) -> None:
+        """Wait for a round's admission. Once the session has begun, a full queue only makes it wait longer."""
+        while True:
+            try:
+                with child_span("admission"):
+                    async with self._samplings.admission.admitting(stack, self._client, turn) as ticks:
+                        async for _ in ticks:
+                            pass
+            except OverLimitError as error:
+                if not (self._has_begun and error.reason is Reason.TOO_MANY_CALLS):
+                    raise
+                await asyncio.sleep(_BUSY_SECONDS)
+            else:
+                return
 
     def _check_rows(self, rows: RowSequence) -> None:
         """Raise NotReadyError for other rows than the session began with."""
