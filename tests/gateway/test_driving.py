@@ -331,3 +331,18 @@ def test_session_keeps_its_environment(thread_sampler: rollserve.Sampler[Any], t
             assert (step.number, step.observations.shape) == (number, (8, 4))
         with raises(rollserve.PreconditionError, reason="UNEXPECTED_VERSION"), thread_sampler.drive() as another:
             another.observe()
+
+
+@pytest.mark.parametrize(
+    ("name", "info", "field"),
+    [
+        ("_value", np.float32(0), "spec.agent_infos['_value']"),
+        ("state/h", np.zeros(3), "spec.agent_infos['state/h']"),
+        ("huge", np.zeros(1 << 20), "spec.agent_infos"),
+    ],
+)
+def test_infos_that_no_column_can_hold_are_refused(
+    cartpole: rollserve.Sampler[Any], name: str, info: Any, field: str
+) -> None:
+    with raises(rollserve.InvalidArgumentError, field=field), cartpole.drive(agent_infos={name: info}) as session:
+        session.observe()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents import InfoSpec
+from rollserve_server.agents import STATE, InfoSpec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.fields import MAX_STEPS, in_field, in_range, set_fields
 from rollserve_server.gateway.messages.sample_requests import message_format_of, sampling_options_of
@@ -56,6 +56,12 @@ def drive_request_from_proto(spec: pb.DriveSpec, _: Collection[Path]) -> DriveRe
     length = in_range("fragment_length", spec.fragment_length, 1, MAX_STEPS)
     with in_field("agent_infos"):
         infos = named_tensors_from_proto(spec.agent_infos)
+        for name, array in infos.items():
+            if not name or name.startswith(("_", STATE)):
+                expected = f"a name that begins with neither '_' (masks) nor {STATE!r} (recurrent states)"
+                raise InvalidValueError.of(f"[{name!r}]", expected=expected, got="this one" if name else "none")
+            if array.shape[:1] != (0,):
+                raise InvalidValueError.of(f"[{name!r}]", expected="shape (0, *I)", got=f"shape {array.shape}")
     return DriveRequest(
         RowFragments(length),
         messages,

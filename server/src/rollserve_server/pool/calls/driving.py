@@ -21,7 +21,7 @@ from rollserve_server.futures import failure_of
 from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.driven import DrivenCall
 from rollserve_server.pool.calls.samplings import StreamSequence
-from rollserve_server.pool.calls.step_actions import ActionForm
+from rollserve_server.pool.calls.step_actions import ActionForm, check_info_size
 from rollserve_server.pool.requests import ANY_VERSIONS, SampleRequest
 from rollserve_server.pool.results import DrivenStep, Progress, StreamRound
 from rollserve_server.tracing import child_span
@@ -190,6 +190,8 @@ class Drive:
         env_version = parts.selection.choose_env(options)
         stack.enter_context(parts.versions.envs.using(env_version))
         stack.callback(parts.versions.evict)
+        num_rows = len(parts.workers.workforce) * parts.versions.env_in_use(env_version).description.num_rows
+        check_info_size(self._request.external.infos, num_rows)
         self._options = dataclasses.replace(options, env_version=env_version, expected=ANY_VERSIONS, seed=None)
         self._sequence = StreamSequence(parts, self._request, stack)  # which has the seed
 

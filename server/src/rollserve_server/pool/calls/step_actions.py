@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-__all__ = ["ActionForm", "StepActions"]
+__all__ = ["ActionForm", "StepActions", "check_info_size"]
+
+_MAX_INFO_BYTES = 4 << 20
+"""Size of the infos of all rows in a step. The request that brings them is no larger."""
+
+
+def check_info_size(infos: Sequence[InfoSpec], num_rows: int) -> None:
+    """Raise InvalidValueError for infos that no request can bring for so many rows."""
+    num_bytes = num_rows * sum(info.dtype.itemsize * math.prod(info.shape) for info in infos)
+    if num_bytes > _MAX_INFO_BYTES:
+        expected = f"infos of at most {_MAX_INFO_BYTES} bytes in all {num_rows} rows"
+        raise InvalidValueError.of("agent_infos", expected=expected, got=f"{num_bytes} bytes")
 
 
 class StepActions(NamedTuple):
