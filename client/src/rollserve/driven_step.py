@@ -1,4 +1,4 @@
-"""What a client that acts in environments itself gets to know of each step."""
+"""Steps of sessions: observations for the next actions, and what followed the last ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NO_ROWS = {name: np.empty(0, dtype) for name, dtype in _NUMBERS.values()}
 @briefly
 @dataclass(frozen=True, eq=False)
 class DrivenStep:
-    """What followed the actions of a step in N rows, and the observations for the next ones.
+    """Observations of N rows for the next actions of a session, and what followed the last ones.
 
     Rows are reset in the step that ends an episode: such a row's observation is the first one of its next episode, and
     `last_observations` has the last one of the episode that has ended.

@@ -71,7 +71,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Begin episodes in all rows, and return their first observations.
 
         Args:
-            seed: root seed, from 0 to 2**64 - 1, of which the seeds of all rows' episodes follow; by default, they are
+            seed: root seed, from 0 to 2**64 - 1, from which the seeds of all episodes follow; by default, they are
                 new ones.
             options: none, because the environments are the server's.
 
@@ -82,7 +82,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if options:
             raise InvalidArgumentError.of("options", expected="none", got=options, hint="see EnvSpec.reset_options")
         if seed is not None and not isinstance(seed, int | np.integer):
-            raise InvalidArgumentError.of("seed", expected="one seed, of which the rows' follow", got=seed)
+            raise InvalidArgumentError.of(
+                "seed", expected="one seed, from which the seeds of all rows follow", got=seed
+            )
         if seed is not None or not self._is_new:
             self._session.close()
             given = self._options if seed is None else {**self._options, "seed": int(seed)}

@@ -29,7 +29,7 @@ class DrivenCall(FragmentCall):
     The call keeps the actions of its steps, so that a worker that is lost makes the same steps again.
 
     Attributes:
-        num_steps: number of steps that there are actions for.
+        num_steps: number of steps whose actions have come.
         show: called with what each worker has to show, once all workers have made all of these steps.
         continues: whether rows go on that the client has seen before the call.
     """
@@ -50,7 +50,7 @@ class DrivenCall(FragmentCall):
 
     @property
     def num_steps(self) -> int:
-        """Number of steps that there are actions for."""
+        """Number of steps whose actions have come."""
         return len(self._actions)
 
     def act(self, workers: Sequence[DrivenActions]) -> None:
