@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_wire.columns import columns_of, concatenate_infos
+from rollserve_wire.columns import columns_of, concatenate_columns, concatenate_infos, map_columns
 from rollserve_wire.protobuf import fields, keys_of
 from rollserve_wire.representations import briefly
 from rollserve_wire.tensors import PACKED_DTYPES, add_named_tensor
@@ -98,7 +98,7 @@ def read_driven_step(data: memoryview) -> DrivenStep:
         terminated,
         truncated,
         ended_rows,
-        _columns(ending) if ending else _none_of(observations),
+        _columns(ending) if ending else map_columns(lambda each: each[:0], observations),
         _joined(workers, "environment_seeds"),
         concatenate_infos([rows["infos"] for rows in workers], counts),
         concatenate_infos([rows["last_infos"] for rows in workers], [len(rows["ended_rows"]) for rows in workers]),
@@ -123,11 +123,6 @@ def _joined(workers: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
 
 
 def _columns(parts: Sequence[Mapping[str, np.ndarray]]) -> Columns:
-    """Return columns whose rows come in parts."""
-    if len(parts) == 1:
-        return columns_of(parts[0])
-    return columns_of({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-
-
-def _none_of(columns: Columns) -> Columns:
-    return columns[:0] if isinstance(columns, np.ndarray) else {name: each[:0] for name, each in columns.items()}
+    """Return columns whose rows come in parts; of one part, they are its arrays."""
+    columns = [columns_of(part) for part in parts]
+    return columns[0] if len(columns) == 1 else concatenate_columns(columns)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
+from rollserve.session_envs import SessionEnvs
 from rollserve_wire.errors import InvalidArgumentError
-from rollserve_wire.gymnasium_spaces import gymnasium_space, space_values, value_leaves
+from rollserve_wire.gymnasium_spaces import gymnasium_space, value_leaves
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve.driven_step import DrivenStep
-    from rollserve.episode_batch import EpisodeBatch
     from rollserve.session import Session
 
 __all__ = ["Sb3VecEnv"]
@@ -23,7 +22,7 @@ __all__ = ["Sb3VecEnv"]
 _Result = tuple[Any, "NDArray[np.float32]", "NDArray[np.bool_]", list[dict[str, Any]]]
 
 
-class Sb3VecEnv(VecEnv):  # type: ignore[misc]  # it has no types where it is not installed
+class Sb3VecEnv(SessionEnvs, VecEnv):  # type: ignore[misc]  # it has no types where it is not installed
     """All rows of a sampler as a VecEnv of Stable-Baselines3, whose environments run on the server.
 
     `Sampler.sb3_vec_env` returns one. Each `reset` begins a session, see `Sampler.drive`. The infos of a row are
@@ -39,11 +38,7 @@ class Sb3VecEnv(VecEnv):  # type: ignore[misc]  # it has no types where it is no
             drive: the sampler's method.
             options: arguments of `drive`.
         """
-        self._drive, self._drive_options = drive, options
-        self._session = drive(**options)
-        self._step: DrivenStep = self._session.observe()
-        self._is_new = True
-        self._own_spaces = self._session.observation_space, self._session.action_space
+        self._begin(drive, options)
         self._actions: Any = None
         self._seeds: list[int | None]
         super().__init__(self._session.num_rows, *map(gymnasium_space, self._own_spaces))
@@ -51,12 +46,7 @@ class Sb3VecEnv(VecEnv):  # type: ignore[misc]  # it has no types where it is no
     def reset(self) -> Any:
         """Begin episodes in all rows, with the first of the seeds that `seed` has set as root seed of all episodes."""
         (seed, *_), self._seeds = self._seeds, [None] * self.num_envs
-        if seed is not None or not self._is_new:
-            self._session.close()
-            given = self._drive_options if seed is None else {**self._drive_options, "seed": seed}
-            self._session = self._drive(**given)
-            self._step = self._session.observe()
-        self._is_new = False
+        self._restart(seed)
         return self._observations(self._step.observations)
 
     def step_async(self, actions: Any) -> None:
@@ -68,23 +58,12 @@ class Sb3VecEnv(VecEnv):  # type: ignore[misc]  # it has no types where it is no
         step = self._step = self._session.step(value_leaves(self._actions, self._own_spaces[1]))
         dones = step.terminated | step.truncated
         infos: list[dict[str, Any]] = [{"TimeLimit.truncated": False} for _ in range(self.num_envs)]
-        leaves = _by_name(step.last_observations)
-        for position, row in enumerate(step.ended_rows.tolist()):
-            of_row = {name: column[position] for name, column in leaves.items()}
+        for row, observation in self._last_observations():
             infos[row] = {
                 "TimeLimit.truncated": bool(step.truncated[row] and not step.terminated[row]),
-                "terminal_observation": space_values(of_row, self._own_spaces[0]),
+                "terminal_observation": observation,
             }
         return self._observations(step.observations), step.rewards.astype(np.float32), dones, infos
-
-    @property
-    def env_seeds(self) -> NDArray[np.uint64]:
-        """(N,), the seed of the last reset of each row's environment."""
-        return self._step.env_seeds
-
-    def batch(self) -> EpisodeBatch:
-        """Return what was recorded since the last call; see `Session.batch`."""
-        return self._session.batch()
 
     def close(self) -> None:
         """End the session."""
@@ -112,10 +91,3 @@ class Sb3VecEnv(VecEnv):  # type: ignore[misc]  # it has no types where it is no
         """Raise InvalidArgumentError for options of resets: they are a part of the server's environments."""
         if options:
             raise InvalidArgumentError.of("options", expected="none", got=options, hint="see EnvSpec.reset_options")
-
-    def _observations(self, columns: Any) -> Any:
-        return space_values(_by_name(columns), self._own_spaces[0])
-
-
-def _by_name(columns: Any) -> dict[str, np.ndarray]:
-    return {"": columns} if isinstance(columns, np.ndarray) else dict(columns)

@@ -10,22 +10,22 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from rollserve_wire.columns import concatenate_infos, is_mask, mask_name
+from rollserve.session_envs import SessionEnvs
+from rollserve_wire.columns import columns_of, concatenate_infos, is_mask, leaves_of, mask_name
 from rollserve_wire.errors import InvalidArgumentError, PreconditionError, mismatch
-from rollserve_wire.gymnasium_spaces import gymnasium_space, space_values, value_leaves
+from rollserve_wire.gymnasium_spaces import gymnasium_space, value_leaves
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve.driven_step import DrivenStep
-    from rollserve.episode_batch import EpisodeBatch
     from rollserve.session import Session
     from rollserve_wire.columns import Columns
 
 __all__ = ["VectorEnv"]
 
 
-class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+class VectorEnv(SessionEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """All rows of a sampler as one `gymnasium.vector.VectorEnv`, whose environments run on the server.
 
     `Sampler.vector_env` returns one. Each `reset` begins a session, see `Sampler.drive`: the same seed and the same
@@ -53,14 +53,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             options: arguments of `drive`.
         """
         self.metadata = {"autoreset_mode": autoreset_mode}
-        self._drive, self._options = drive, options
         self._is_next_step = autoreset_mode is AutoresetMode.NEXT_STEP
-        self._session = drive(**options)
-        self._step: DrivenStep = self._session.observe()
-        self._is_new = True
+        self._begin(drive, options)
         self.num_envs = self._session.num_rows
-        self._spaces = self._session.observation_space, self._session.action_space
-        self.single_observation_space, self.single_action_space = map(gymnasium_space, self._spaces)
+        self.single_observation_space, self.single_action_space = map(gymnasium_space, self._own_spaces)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._has_ended = np.zeros(self.num_envs, np.bool_)
@@ -85,12 +81,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise InvalidArgumentError.of(
                 "seed", expected="one seed, from which the seeds of all rows follow", got=seed
             )
-        if seed is not None or not self._is_new:
-            self._session.close()
-            given = self._options if seed is None else {**self._options, "seed": int(seed)}
-            self._session = self._drive(**given)
-            self._step = self._session.observe()
-        self._is_new = False
+        self._restart(None if seed is None else int(seed))
         self._has_ended[:] = False
         return self._observations(self._step.observations), _nested(self._step.infos, self.num_envs)
 
@@ -107,75 +98,44 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             text = mismatch("a vector that was reset", "one that was not", "call reset() first")
             raise PreconditionError(f"step: {text}", code="FAILED_PRECONDITION", field="step")
         idle = self._has_ended if self._is_next_step and self._has_ended.any() else None
-        step = self._step = self._session.step(value_leaves(actions, self._spaces[1]), idle=idle)
+        step = self._step = self._session.step(value_leaves(actions, self._own_spaces[1]), idle=idle)
         self._has_ended = step.terminated | step.truncated
-        shown, infos = step.observations, _nested(step.infos, self.num_envs)
+        shown, infos, final = step.observations, step.infos, {}
         if len(step.ended_rows) and self._is_next_step:
             shown = _with_rows(shown, step.ended_rows, step.last_observations)
-            infos = _nested(_with_infos(step, self.num_envs), self.num_envs)
+            infos = _with_rows_of_infos(infos, step, self.num_envs)
         elif len(step.ended_rows):
-            infos |= self._final(step)
+            final = self._final(step)
+        infos = _nested(infos, self.num_envs) | final
         return self._observations(shown), step.rewards, step.terminated, step.truncated, infos
-
-    @property
-    def env_seeds(self) -> NDArray[np.uint64]:
-        """(N,), the seed of the last reset of each row's environment."""
-        return self._step.env_seeds
-
-    def batch(self) -> EpisodeBatch:
-        """Return what was recorded since the last call; see `Session.batch`."""
-        return self._session.batch()
 
     def close_extras(self, **_: Any) -> None:
         """End the session."""
         self._session.close()
 
-    def _observations(self, columns: Columns) -> Any:
-        return space_values(_by_name(columns), self._spaces[0])
-
     def _final(self, step: DrivenStep) -> dict[str, Any]:
         """Return the infos about the ends of episodes, of rows that were reset in the same step."""
         final = np.full(self.num_envs, None, np.object_)
-        leaves = _by_name(step.last_observations)
-        for position, row in enumerate(step.ended_rows.tolist()):
-            of_row = {name: column[position] for name, column in leaves.items()}
-            final[row] = space_values(of_row, self._spaces[0])
+        for row, observation in self._last_observations():
+            final[row] = observation
         ended = self._has_ended
-        last = _nested(_placed(step.last_infos, step.ended_rows, self.num_envs), self.num_envs)
-        of_steps = {"final_info": last, "_final_info": ended.copy()} if self._options["infos"] else {}
+        last = _nested(_with_rows_of_infos({}, step, self.num_envs), self.num_envs)
+        of_steps = {"final_info": last, "_final_info": ended.copy()} if self._drive_options["infos"] else {}
         return {"final_obs": final, "_final_obs": ended.copy(), **of_steps}
-
-
-def _by_name(columns: Columns) -> dict[str, np.ndarray]:
-    return {"": columns} if isinstance(columns, np.ndarray) else dict(columns)
 
 
 def _with_rows(columns: Columns, rows: NDArray[np.int64], values: Columns) -> Columns:
     """Return copies of columns with other values of some rows."""
-    if isinstance(columns, np.ndarray):
-        changed = columns.copy()
-        changed[rows] = values
-        return changed
-    assert not isinstance(values, np.ndarray)  # noqa: S101  # of the same space
-    return {name: np.asarray(_with_rows(column, rows, values[name])) for name, column in columns.items()}
+    changed = {name: column.copy() for name, column in leaves_of(columns).items()}
+    for name, column in leaves_of(values).items():
+        changed[name][rows] = column
+    return columns_of(changed)
 
 
-def _placed(infos: Mapping[str, np.ndarray], rows: NDArray[np.int64], num_rows: int) -> dict[str, np.ndarray]:
-    """Return infos of some rows as infos of all, which the others lack."""
-    placed: dict[str, np.ndarray] = {}
-    for name, column in infos.items():
-        if not is_mask(name, infos):
-            placed[name] = np.zeros((num_rows, *column.shape[1:]), column.dtype)
-            placed[name][rows] = column
-            mask = placed[mask_name(name)] = np.zeros(num_rows, np.bool_)
-            mask[rows] = infos.get(mask_name(name), True)
-    return placed
-
-
-def _with_infos(step: DrivenStep, num_rows: int) -> dict[str, np.ndarray]:
-    """Return the infos of a step, of rows that have ended their episodes the last ones."""
+def _with_rows_of_infos(infos: Mapping[str, np.ndarray], step: DrivenStep, num_rows: int) -> dict[str, np.ndarray]:
+    """Return infos with the last ones of the rows that have ended their episodes; other rows may lack them."""
     others = np.setdiff1d(np.arange(num_rows), step.ended_rows)
-    going_on = {name: column[others] for name, column in step.infos.items()}
+    going_on = {name: column[others] for name, column in infos.items()}
     joined = concatenate_infos([going_on, step.last_infos], [len(others), len(step.ended_rows)])
     order = np.argsort(np.concatenate([others, step.ended_rows]))
     return {name: column[order] for name, column in joined.items()}

@@ -11,6 +11,7 @@ from rollserve._calls.base_round_stream import RoundReader
 from rollserve._calls.interruptions import Interruptions
 from rollserve.driven_step import DrivenStep, read_driven_step
 from rollserve.episode_batch import EpisodeBatch, concatenated
+from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import InvalidArgumentError, PreconditionError, malformed_error, mismatch
 from rollserve_wire.protobuf import UnusualError, fields, keys_of
 from rollserve_wire.spaces import dtype_and_shape, named_leaves, space_from_proto
@@ -61,6 +62,10 @@ class BaseSession:
         # Steps that rows were asked to make, and those that rounds have brought; and whether the session has ended.
         self._num_asked = self._num_recorded = 0
         self._has_ended = False
+        # Dtype and shape of a row, by name: of actions once the session has begun, and of the infos with them.
+        self._action_forms: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
+        infos = named_tensors_from_proto(parts.spec.agent_infos)
+        self._info_forms = {name: (array.dtype, array.shape[1:]) for name, array in infos.items()}
         self.num_rows = 0
 
     def __repr__(self) -> str:
@@ -91,6 +96,7 @@ class BaseSession:
             self.action_space: Space = space_from_proto(beginning.action_space)
         except ValueError as error:
             raise malformed_error(str(error)) from None
+        self._action_forms = {name: dtype_and_shape(leaf) for name, leaf in named_leaves(self.action_space).items()}
 
     def _read(self, message: Bytes) -> bool:
         """Read a message; return whether it is a step."""
@@ -127,16 +133,14 @@ class BaseSession:
     ) -> pb.DriveEnvironmentsRequest:
         """Return the request with the actions of the present step."""
         assert self._step is not None  # noqa: S101  # it has been waited for
-        leaves = named_leaves(self.action_space)
-        given = dict(actions) if isinstance(actions, Mapping) else {"": np.asarray(actions)}
-        if given.keys() != leaves.keys():
-            raise InvalidArgumentError.of("actions", expected=f"the leaves {list(leaves)}", got=list(given))
-        columns = {name: self._column("actions", name, given[name], *dtype_and_shape(leaves[name])) for name in leaves}
-        infos = {each.name: each.tensor for each in self._parts.spec.agent_infos}
+        forms, infos = self._action_forms, self._info_forms
+        given = leaves_of(actions)
+        if given.keys() != forms.keys():
+            raise InvalidArgumentError.of("actions", expected=f"the leaves {list(forms)}", got=list(given))
+        columns = {name: self._column("actions", name, given[name], *form) for name, form in forms.items()}
         if agent_infos.keys() != infos.keys():
             raise InvalidArgumentError.of("agent_infos", expected=f"the infos {list(infos)}", got=list(agent_infos))
-        forms = self._info_forms()
-        sent = {name: self._column("agent_infos", name, agent_infos[name], *forms[name]) for name in infos}
+        sent = {name: self._column("agent_infos", name, agent_infos[name], *form) for name, form in infos.items()}
         self._num_asked += self.num_rows - (0 if idle is None else int(idle.sum()))
         return pb.DriveEnvironmentsRequest(
             actions=pb.DrivenActions(
@@ -146,11 +150,6 @@ class BaseSession:
                 idle=None if idle is None else idle.tolist(),
             )
         )
-
-    def _info_forms(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        """Return dtype and shape of the infos that come with actions."""
-        arrays = named_tensors_from_proto(self._parts.spec.agent_infos)
-        return {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}
 
     def _column(self, field: str, name: str, given: object, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         """Return a column of actions or infos in its dtype."""
