@@ -124,6 +124,10 @@ _log = logging.getLogger(__name__)
 
 _MAX_SMALL_STATUS = 64 << 10
 """Size of a state up to which clients that do not read it hold no place."""
+_MAX_RECEIPT_BYTES = 4 << 10
+"""Largest message of a stream's client behind the first."""
+_MAX_ACTIONS_BYTES = 4 << 20
+"""Largest message of a session's client behind the first."""
 _MAX_RECORDS = 1000
 """Records of episodes in a response: about 60 kB, and 1 ms of the event loop."""
 _MAX_PART_BYTES = 2 << 20
@@ -381,7 +385,9 @@ class SamplerService:
     ) -> AsyncGenerator[PoolItem, None]:
         """Answer `StreamSamples`."""
         client = StreamClient()
-        listening = in_background(self._listen(rpc, client))
+        listening = in_background(
+            self._listen(rpc, lambda data: client.take(parse_receipt(data)), client.end, _MAX_RECEIPT_BYTES)
+        )
         try:
             async with contextlib.aclosing(sampler.pool.stream(request, client, rpc)) as items:
                 async for item in items:
@@ -394,7 +400,9 @@ class SamplerService:
     ) -> AsyncGenerator[PoolItem | bytes, None]:
         """Answer `DriveEnvironments`."""
         drive = sampler.pool.drive(request, self._rpcs.stall_seconds, rpc)
-        listening = in_background(self._listen_to_driver(rpc, drive))
+        listening = in_background(
+            self._listen(rpc, lambda data: _take_later(drive, data), drive.end, _MAX_ACTIONS_BYTES)
+        )
         try:
             async with contextlib.aclosing(drive.items()) as items:
                 async for item in items:
@@ -433,33 +441,24 @@ class SamplerService:
         """Answer `ReadDataset`."""
         return read(request, self._data_folder, sampler.pool, rpc)
 
-    async def _listen(self, rpc: OpenRpc, client: StreamClient) -> None:
-        """Tell a stream what its client sends, until the client ends the stream or sends something else."""
-        try:
-            while (data := await self._intake.later_request(rpc)) is not None:
-                client.take(parse_receipt(data))
-        except DomainError as error:
-            rpc.end(error)
-        else:
-            client.end()
+    async def _listen(
+        self, rpc: OpenRpc, take: Callable[[bytes], None], end: Callable[[], None], max_bytes: int
+    ) -> None:
+        """Take what a client sends behind its first message, until it ends its stream or sends something else.
 
-    async def _listen_to_driver(self, rpc: OpenRpc, drive: Drive) -> None:
-        """Tell a session what its client sends, until the client ends the session or sends something else."""
+        Args:
+            rpc: the RPC of a stream or session.
+            take: takes a message.
+            end: is called when the client has ended its stream.
+            max_bytes: largest size of a message.
+        """
         try:
-            while (data := await self._intake.actions_request(rpc)) is not None:
-                message = parse(pb.DriveEnvironmentsRequest, data)
-                match message.WhichOneof("content"):
-                    case "actions":
-                        drive.act(step_actions_from_proto(message.actions))
-                    case "fragment_end":
-                        drive.end_fragment()
-                    case got:
-                        expected = "actions or the end of fragments in each later message"
-                        raise InvalidValueError.of("content", expected=expected, got=got or "none")
+            while (data := await self._intake.later_request(rpc, max_bytes)) is not None:
+                take(data)
         except DomainError as error:
             rpc.end(error)
         else:
-            drive.end()
+            end()
 
     def _may_be_free(self, rpc: OpenRpc) -> bool:
         """Whether an RPC may name environments of no profile."""
@@ -491,6 +490,19 @@ class SamplerService:
     def _serialized_status(self, sampler: Sampler, status: PoolStatus, rpc: OpenRpc) -> bytes:
         shown = {"with_processes": rpc.sees_processes, "with_all": rpc.sees_all}
         return status_to_proto(sampler, status, self._private, **shown).SerializeToString()
+
+
+def _take_later(drive: Drive, data: bytes) -> None:
+    """Have a session do what a message of its client says, which is not the first; raise InvalidValueError."""
+    message = parse(pb.DriveEnvironmentsRequest, data)
+    match message.WhichOneof("content"):
+        case "actions":
+            drive.act(step_actions_from_proto(message.actions))
+        case "fragment_end":
+            drive.end_fragment()
+        case got:
+            expected = "actions or the end of fragments in each later message"
+            raise InvalidValueError.of("content", expected=expected, got=got or "none")
 
 
 def _changes_to_proto(changes: Mapping[str, Change], rpc: OpenRpc) -> Iterator[settings_pb2.SettingChange]:

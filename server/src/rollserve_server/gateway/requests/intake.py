@@ -88,23 +88,14 @@ class Intake:
         async with self._receiving.reading(rpc, self._query) as data:
             return None if data is grpc.aio.EOF else _within_size(_request_of(data, _MAX_NAME_BYTES), _MAX_NAME_BYTES)
 
-    async def later_request(self, rpc: OpenRpc) -> bytes | None:
+    async def later_request(self, rpc: OpenRpc, max_bytes: int) -> bytes | None:
         """Receive a further request of a stream, which may come at any time; None after the last one.
 
         Raises:
-            OverLimitError: more than 4 KiB.
+            OverLimitError: more than `max_bytes`.
         """
         data = await rpc.read_any_time()
-        return None if data is grpc.aio.EOF else _within_size(_request_of(data, _MAX_NAME_BYTES), _MAX_NAME_BYTES)
-
-    async def actions_request(self, rpc: OpenRpc) -> bytes | None:
-        """Receive a further request of a session, which may come at any time; None after the last one.
-
-        Raises:
-            OverLimitError: more than 4 MiB.
-        """
-        data = await rpc.read_any_time()
-        return None if data is grpc.aio.EOF else _within_size(_request_of(data), _MAX_SMALL_BYTES)
+        return None if data is grpc.aio.EOF else _within_size(_request_of(data, max_bytes), max_bytes)
 
     async def update_request(self, rpc: OpenRpc) -> bytes:
         """Receive the request of an update, which has its share of the memory until the RPC ends.

@@ -42,6 +42,7 @@ __all__ = [
 
 
 _M = TypeVar("_M", bound="Message")
+_Q = TypeVar("_Q", pb.StreamSamplesRequest, pb.DriveEnvironmentsRequest)
 
 MAX_FIELDS = 1 << 18
 """Largest number of fields of a request. An empty message is two bytes on the wire, hundreds of bytes in memory, and
@@ -84,27 +85,25 @@ def parse_agent_update(data: bytes) -> pb.UpdateAgentRequest | ParametersUpdate:
 
 def parse_stream_spec(data: bytes) -> pb.StreamSpec:
     """Return what the first message of `StreamSamples` asks for."""
-    message = _parse_content(data, "spec", "a spec in the first message")
-    return message.spec
+    return _parse_content(pb.StreamSamplesRequest, data, "spec", "a spec in the first message").spec
 
 
 def parse_receipt(data: bytes) -> int:
     """Return the number of rounds that the client has taken, from a later message of `StreamSamples`."""
-    return _parse_content(data, "receipt", "a receipt in each later message").receipt.round_count
+    message = _parse_content(pb.StreamSamplesRequest, data, "receipt", "a receipt in each later message")
+    return message.receipt.round_count
 
 
 def parse_drive_spec(data: bytes) -> pb.DriveSpec:
     """Return what the first message of `DriveEnvironments` asks for."""
-    message = parse(pb.DriveEnvironmentsRequest, data)
-    if (got := message.WhichOneof("content")) != "spec":
-        raise InvalidValueError.of("content", expected="a spec in the first message", got=got or "none")
-    return message.spec
+    return _parse_content(pb.DriveEnvironmentsRequest, data, "spec", "a spec in the first message").spec
 
 
-def _parse_content(data: bytes, kind: str, expected: str) -> pb.StreamSamplesRequest:
-    message = parse(pb.StreamSamplesRequest, data)
+def _parse_content(kind: type[_Q], data: bytes, content: str, expected: str) -> _Q:
+    """Return a message of a client's stream; raise InvalidValueError for other content."""
+    message = parse(kind, data)
     got = message.WhichOneof("content")
-    if got != kind:
+    if got != content:
         raise InvalidValueError.of("content", expected=expected, got=got or "none")
     return message
 

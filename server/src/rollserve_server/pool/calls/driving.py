@@ -13,37 +13,30 @@ from rollserve_server.errors import (
     ClientStalledError,
     DomainError,
     InvalidValueError,
-    NotReadyError,
-    OverLimitError,
     within,
 )
 from rollserve_server.futures import failure_of
 from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.driven import DrivenCall
-from rollserve_server.pool.calls.samplings import StreamSequence
+from rollserve_server.pool.calls.samplings import StreamSequence, in_spec, stream_round
 from rollserve_server.pool.calls.step_actions import ActionForm, check_info_size
 from rollserve_server.pool.requests import ANY_VERSIONS, SampleRequest
-from rollserve_server.pool.results import DrivenStep, Progress, StreamRound
-from rollserve_server.tracing import child_span
-from rollserve_wire.reasons import Reason
+from rollserve_server.pool.results import DrivenStep, Progress
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
     from contextlib import AsyncExitStack
 
-    from rollserve_server.admission import Receiver, Turn
+    from rollserve_server.admission import Receiver
     from rollserve_server.pool.calls.samplings import Samplings
     from rollserve_server.pool.calls.step_actions import StepActions
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.requests import DriveRequest
-    from rollserve_server.pool.results import Beginning, Delivery
-    from rollserve_server.pool.sequences.row_sequences import RowSequence
+    from rollserve_server.pool.results import Beginning, Delivery, StreamRound
     from rollserve_server.sampling import DrivenActions, DrivenRows
 
 __all__ = ["Drive"]
 
-_BUSY_SECONDS = 0.5
-"""How long a session waits that finds the queue for admission full."""
 _MAX_WAITING_ITEMS = 4
 """Items that may wait to be sent before a round pauses."""
 
@@ -106,8 +99,7 @@ class Drive:
         self._sequence: StreamSequence
         self._options = request.options
         self._call: DrivenCall | None = None
-        self._form: ActionForm | None = None
-        self._rows: RowSequence | None = None
+        self._form: ActionForm | None = None  # known once the session has begun
         self._ready: deque[Beginning | DrivenStep | Delivery | StreamRound | Progress] = deque()
         self._changed = asyncio.Event()
         # The next step; whether the round waits for its actions; and the last step that the client was told of.
@@ -117,8 +109,6 @@ class Drive:
         self._wants_end_of_fragment = self._wants_end = self._is_over = False
         self._failure: BaseException | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._has_begun = False
-        self._num_rounds = 0
         self._began = time.monotonic()
 
     # What the client sends.
@@ -161,7 +151,7 @@ class Drive:
     async def items(self) -> AsyncGenerator[Beginning | DrivenStep | Delivery | StreamRound | Progress | Account, None]:
         """Yield what is to be sent; see `Pool.drive`."""
         async with contextlib.AsyncExitStack() as stack:
-            with _in_spec():
+            with in_spec():
                 self._begin(stack)
             rounds = asyncio.create_task(self._run())
             try:
@@ -174,7 +164,7 @@ class Drive:
                         break
                     self._notify()  # there is room
                     if not await self._wait():
-                        yield Progress(self.account.num_simulated_steps, num_rounds=self._num_rounds)
+                        yield Progress(self.account.num_simulated_steps, num_rounds=self.account.num_rounds)
             finally:
                 self._stop_idling()
                 rounds.cancel()
@@ -209,7 +199,7 @@ class Drive:
     async def _run_round(self) -> None:
         request, turn = self._request, self._samplings.admission.new_turn()
         async with contextlib.AsyncExitStack() as stack:
-            await self._admit(stack, turn)
+            await self._samplings.admit_round(stack, self._client, turn, has_begun=self._form is not None)
             stack.callback(self._parts.versions.evict)
             wanted = SampleRequest(
                 self._sequence.target(0),
@@ -218,16 +208,14 @@ class Drive:
                 num_workers=request.num_workers,
                 external=request.external,
             )
-            with _in_spec():
+            with in_spec():
                 call = await self._samplings.begin(wanted, stack, self._sequence)
             assert isinstance(call, DrivenCall)  # noqa: S101  # the request is a client's
-            self._check_rows(call.sequence)
             call.turn = turn
             call.begin(self._show, continues=self._step > 0)
-            beginning, spaces = call.beginning(), self._samplings.spaces(call.account.env_version)
-            self._form = ActionForm(spaces[1], request.external.infos, beginning.num_rows, beginning.num_workers)
-            if not self._has_begun:
-                self._has_begun = True
+            if self._form is None:
+                beginning, spaces = call.beginning(), self._samplings.spaces(call.account.env_version)
+                self._form = ActionForm(spaces[1], request.external.infos, beginning.num_rows, beginning.num_workers)
                 given = spaces if request.return_spaces else None
                 self._ready.append(dataclasses.replace(beginning, spaces=given))
                 self._notify()
@@ -245,57 +233,14 @@ class Drive:
                 self.account.add_round(call.account, None)
             self._end_round(call)
 
-    async def _admit(self, stack: AsyncExitStack, turn: Turn) -> None:
-        """Wait for a round's admission. Once the session has begun, a full queue only makes it wait longer."""
-        while True:
-            try:
-                with child_span("admission"):
-                    async with self._samplings.admission.admitting(stack, self._client, turn) as ticks:
-                        async for _ in ticks:
-                            pass
-            except OverLimitError as error:
-                if not (self._has_begun and error.reason is Reason.TOO_MANY_CALLS):
-                    raise
-                await asyncio.sleep(_BUSY_SECONDS)
-            else:
-                return
-
-    def _check_rows(self, rows: RowSequence) -> None:
-        """Raise NotReadyError for other rows than the session began with."""
-        if self._rows not in (None, rows):
-            text = "the number of workers has changed, and with it the rows: begin another session"
-            raise NotReadyError(text, reason=Reason.WORKER_COUNT)
-        self._rows = rows
-
     def _end_round(self, call: DrivenCall) -> None:
-        account, beginning = call.account, call.beginning()
-        if not account.num_steps and not account.num_discarded_steps:
+        if not (call.account.num_steps or call.account.num_discarded_steps):
             return
-        self._num_rounds += 1
-        self.account.num_rounds += 1
-        self._parts.counters.count_round(account, is_sent=True)
-        if self._request.messages.columns is None:
-            return
-        row_step_count, episode_index = self._sequence.next_position(call)
-        self._ready.append(
-            StreamRound(
-                round_number=self._num_rounds - 1,
-                seed=account.seed,
-                policy_version=account.policy_version,
-                env_version=account.env_version,
-                row_step_count=account.row_step_count,
-                first_episode_index=account.first_episode_index,
-                num_steps=account.num_steps,
-                num_episodes=account.num_episodes,
-                policy_lag=0,
-                num_rows=beginning.num_rows,
-                num_workers=beginning.num_workers,
-                next_row_step_count=row_step_count,
-                next_episode_index=episode_index,
-                account=account,
-            )
-        )
-        self._notify()
+        number, self.account.num_rounds = self.account.num_rounds, self.account.num_rounds + 1
+        self._parts.counters.count_round(call.account, is_sent=True)
+        if self._request.messages.columns is not None:
+            self._ready.append(stream_round(call, number, self._sequence.next_position(call)))
+            self._notify()
 
     def _show(self, workers: Sequence[DrivenRows]) -> None:
         """Tell the client what all workers have to show."""
@@ -348,14 +293,3 @@ class Drive:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-@contextlib.contextmanager
-def _in_spec() -> Iterator[None]:
-    """Have errors of the block that name a field name it as a part of the spec."""
-    try:
-        yield
-    except DomainError as error:
-        if error.field:
-            error.field = f"spec.{error.field}"
-        raise

@@ -38,8 +38,16 @@ from rollserve_server.pool.calls.episodes import EpisodeCall, Prefetch
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.plan.estimates import LengthEstimates
 from rollserve_server.pool.plan.ledger import PerWorker
-from rollserve_server.pool.requests import AgentChange, AtLeast, Exactly, Fragments, PolicyUpdates, RowFragments
-from rollserve_server.pool.results import Progress
+from rollserve_server.pool.requests import (
+    AgentChange,
+    AtLeast,
+    DriveRequest,
+    Exactly,
+    Fragments,
+    PolicyUpdates,
+    RowFragments,
+)
+from rollserve_server.pool.results import Progress, StreamRound
 from rollserve_server.pool.sequences.sequences import OwnSequence
 from rollserve_server.pool.state.checkpoints import Checkpoint
 from rollserve_server.pool.state.row_sequence import RowSequenceKind
@@ -50,17 +58,17 @@ from rollserve_server.tracing import child_span
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
     from contextlib import AsyncExitStack
 
     from gymnasium import Space
 
+    from rollserve_server.admission import Turn
     from rollserve_server.agents import AgentSpec
     from rollserve_server.pool.accounts import Account
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.requests import (
         AgentUpdate,
-        DriveRequest,
         Expectation,
         SampleRequest,
         SamplingOptions,
@@ -73,10 +81,12 @@ if TYPE_CHECKING:
     from rollserve_server.sampling import EnvDescription
     from rollserve_server.settings import CallSettings
 
-__all__ = ["Samplings", "StreamSequence", "check_num_steps", "check_num_workers"]
+__all__ = ["Samplings", "StreamSequence", "check_num_steps", "check_num_workers", "in_spec", "stream_round"]
 
 _Call = TypeVar("_Call", bound=EpisodeCall)
 
+_BUSY_SECONDS = 0.5
+"""How long a stream waits that finds the queue for admission full."""
 _MAX_ELEMENTS = 1 << 17
 """Largest number of elements that have moments: the account has 16 bytes for each, and a message may have 4 MiB."""
 
@@ -170,6 +180,21 @@ class Samplings:
                     yield item
         self._begin_prefetch(request, account)
         yield account
+
+    async def admit_round(self, stack: AsyncExitStack, receiver: Receiver, turn: Turn, *, has_begun: bool) -> None:
+        """Wait for the admission of a round. Once its stream has begun, a full queue only makes it wait longer."""
+        while True:
+            try:
+                with child_span("admission"):
+                    async with self.admission.admitting(stack, receiver, turn) as ticks:
+                        async for _ in ticks:
+                            pass
+            except OverLimitError as error:
+                if not (has_begun and error.reason is Reason.TOO_MANY_CALLS):
+                    raise
+                await asyncio.sleep(_BUSY_SECONDS)
+            else:
+                return
 
     def spaces(self, env_version: int) -> tuple[Space[Any], Space[Any]]:
         """Return the spaces of an environment in use: of observations, and of actions."""
@@ -465,6 +490,47 @@ def _leaves(space: Space[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((leaf.name, leaf.shape) for leaf in leaves if isinstance(leaf.space, spaces.Box | spaces.MultiBinary))
 
 
+@contextlib.contextmanager
+def in_spec() -> Iterator[None]:
+    """Have errors of the block that name a field name it as a part of the spec of a stream or session."""
+    try:
+        yield
+    except DomainError as error:
+        if error.field:
+            error.field = f"spec.{error.field}"
+        raise
+
+
+def stream_round(
+    call: EpisodeCall | FragmentCall, number: int, next_position: tuple[int, int], policy_lag: int = 0
+) -> StreamRound:
+    """Return what a client gets to know of a round.
+
+    Args:
+        call: the call that has sampled it.
+        number: number of the round.
+        next_position: steps of each row, and index of the next episode, behind it.
+        policy_lag: number of updates of the agent since its version.
+    """
+    account, beginning = call.account, call.beginning()
+    return StreamRound(
+        round_number=number,
+        seed=account.seed,
+        policy_version=account.policy_version,
+        env_version=account.env_version,
+        row_step_count=account.row_step_count,
+        first_episode_index=account.first_episode_index,
+        num_steps=account.num_steps,
+        num_episodes=account.num_episodes,
+        policy_lag=policy_lag,
+        num_rows=beginning.num_rows,
+        num_workers=beginning.num_workers,
+        next_row_step_count=next_position[0],
+        next_episode_index=next_position[1],
+        account=account,
+    )
+
+
 class StreamSequence:
     """The sequence of one stream: of whole episodes, or of rows. No other call continues it while the stream runs.
 
@@ -476,6 +542,7 @@ class StreamSequence:
         """Begin, until the stack is closed: with the request's seed and position, or with a seed of the sampler's."""
         self._parts = parts
         self._rounds, self._options = request.rounds, request.options
+        self._is_session = isinstance(request, DriveRequest)
         self._rows: RowSequence | None = None
         self._has_begun = False
         self._num_left_row_steps = 0  # of a fragment that an update has cut
@@ -503,13 +570,17 @@ class StreamSequence:
         """Return the row sequence of the next round.
 
         Raises:
-            NotReadyError: the sequence of a seed does not stand where the stream begins, or has ended with a resize.
+            NotReadyError: the sequence of a seed does not stand where the stream begins, or has ended with a resize, as
+                all rows of a session do.
         """
         assert isinstance(self._rounds, RowFragments)  # noqa: S101  # the round has fragments
         sequences, seed = self._parts.row_sequences, self._options.seed
         if self._rows is not None and sequences.has(self._rows):
             return self._rows
         self._release()
+        if self._is_session and self._has_begun:
+            text = "the number of workers has changed, and with it the rows"
+            raise NotReadyError(f"{text}: begin another session", reason=Reason.WORKER_COUNT)
         if seed is not None and self._has_begun:
             text = "the number of workers has changed, and with it the rows that the seed's episodes depend on"
             raise NotReadyError(f"{text}: begin another stream", reason=Reason.WORKER_COUNT, field="options.seed")

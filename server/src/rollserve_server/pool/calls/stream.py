@@ -11,22 +11,26 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve_server.errors import DomainError, InvalidValueError, OverLimitError
+from rollserve_server.errors import DomainError, InvalidValueError
 from rollserve_server.futures import failure_of, in_task, while_running
 from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.fragments import FragmentCall
-from rollserve_server.pool.calls.samplings import StreamSequence, check_num_steps, check_num_workers
+from rollserve_server.pool.calls.samplings import (
+    StreamSequence,
+    check_num_steps,
+    check_num_workers,
+    in_spec,
+    stream_round,
+)
 from rollserve_server.pool.plan.rounds import Pause, RoundPlan
 from rollserve_server.pool.requests import MAX_STREAMS, ApplyUpdate, AtLeast, Expectation, SampleRequest
 from rollserve_server.pool.results import Delivery, Progress, StreamRound
-from rollserve_server.tracing import child_span
-from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
     from contextlib import AsyncExitStack
 
-    from rollserve_server.admission import Receiver, Turn
+    from rollserve_server.admission import Receiver
     from rollserve_server.pool.calls.episodes import EpisodeCall
     from rollserve_server.pool.calls.samplings import Samplings
     from rollserve_server.pool.parts import PoolParts
@@ -40,8 +44,6 @@ __all__ = ["Streams"]
 _DEFAULT_AHEAD_BYTES = 64 << 20
 _NUM_LAGS = 16
 """Length of the histogram of lags; larger ones count as the last."""
-_BUSY_SECONDS = 0.5
-"""How long a stream waits that finds the queue for admission full."""
 
 
 @dataclass(eq=False)
@@ -145,13 +147,12 @@ class Stream:
     def _in_spec(self) -> Iterator[None]:
         """Have errors of the block that name a field name it as a part of the spec."""
         try:
-            yield
+            with in_spec():
+                yield
         except DomainError as error:
-            if error.field == "step_count":
+            if error.field == "spec.step_count":
                 is_whole = isinstance(self._request.rounds, AtLeast)
-                error.field = "episodes.step_count" if is_whole else "fragments.fragment_length"
-            if error.field:
-                error.field = f"spec.{error.field}"
+                error.field = "spec.episodes.step_count" if is_whole else "spec.fragments.fragment_length"
             raise
 
     def _check_bounds(self, num_steps: int) -> None:
@@ -257,7 +258,7 @@ class Stream:
         began = time.monotonic()
         turn = self._samplings.admission.new_turn()
         async with contextlib.AsyncExitStack() as stack:
-            await self._admit(stack, turn)
+            await self._samplings.admit_round(stack, self._receiver, turn, has_begun=self._has_begun)
             queued_seconds = time.monotonic() - began
             stack.callback(self._parts.versions.evict)
             with self._in_spec():
@@ -288,21 +289,6 @@ class Stream:
             self._count_work(call.account, time.monotonic() - began - queued_seconds)
             if sampled.fate is not None:
                 self._settle(sampled)
-
-    async def _admit(self, stack: AsyncExitStack, turn: Turn) -> None:
-        """Wait for a round's admission. Once the stream has begun, a full queue only makes it wait longer."""
-        while True:
-            try:
-                with child_span("admission"):
-                    async with self._samplings.admission.admitting(stack, self._receiver, turn) as ticks:
-                        async for _ in ticks:
-                            pass
-            except OverLimitError as error:
-                if not (self._has_begun and error.reason is Reason.TOO_MANY_CALLS):
-                    raise
-                await asyncio.sleep(_BUSY_SECONDS)
-            else:
-                return
 
     def _round_request(self) -> SampleRequest:
         request = self._request
@@ -385,26 +371,7 @@ class Stream:
         account.lag_step_counts[lag] += planned.num_steps
         self._settle(sent)
         self._notify()
-        yield self._round_of(sent)
-
-    def _round_of(self, sent: _Round) -> StreamRound:
-        account, beginning = sent.call.account, sent.call.beginning()
-        return StreamRound(
-            round_number=sent.plan.number,
-            seed=account.seed,
-            policy_version=account.policy_version,
-            env_version=account.env_version,
-            row_step_count=account.row_step_count,
-            first_episode_index=account.first_episode_index,
-            num_steps=account.num_steps,
-            num_episodes=account.num_episodes,
-            policy_lag=sent.plan.lag,
-            num_rows=beginning.num_rows,
-            num_workers=beginning.num_workers,
-            next_row_step_count=sent.next_position[0],
-            next_episode_index=sent.next_position[1],
-            account=account,
-        )
+        yield stream_round(sent.call, planned.number, sent.next_position, planned.lag)
 
     async def _wait(self) -> bool:
         """Wait until something has changed; return False if the time for progress comes before."""
