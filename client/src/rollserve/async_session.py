@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 
 from rollserve._calls.async_waiting import Queue, Waiting
-from rollserve._calls.base_session import BaseSession
-from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve._calls.base_session import FRAGMENT_END, SESSION_END, BaseSession
+from rollserve_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rollserve.driven_step import DrivenStep
     from rollserve.episode_batch import EpisodeBatch
     from rollserve_wire.columns import Columns
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["AsyncSession"]
 
@@ -39,15 +40,14 @@ class AsyncSession(BaseSession):
 
     Attributes:
         num_rows: number of rows of all workers, once the session has begun.
+        token: what takes a session with a lease up again; see `AsyncSampler.resume_session`.
         observation_space, action_space: spaces of a row's observations and actions, once the session has begun.
     """
 
     def __init__(self, parts: SessionParts) -> None:
         super().__init__(parts)
         self._waiting = Waiting(parts.limits.timeout, "session")
-        self._requests: Queue[pb.DriveEnvironmentsRequest | None] = Queue()
-        self._requests.put_nowait(pb.DriveEnvironmentsRequest(spec=parts.spec))
-        self._call = parts.method(_all_of(self._requests), timeout=parts.limits.remaining())
+        self._open()
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,9 +63,7 @@ class AsyncSession(BaseSession):
         Raises:
             RollserveError: the session failed.
         """
-        while self._step is None:
-            await self._next()
-        return self._step
+        return self._step or await self.recv()
 
     async def step(
         self,
@@ -85,11 +83,41 @@ class AsyncSession(BaseSession):
             InvalidArgumentError: actions or infos of another form, or outside the action space. No row has stepped.
             RollserveError: the session failed.
         """
-        await self.observe()
-        self._requests.put_nowait(self._actions(actions, agent_infos or {}, idle))
-        while not await self._next():
-            pass
-        return await self.observe()
+        if self._parts.min_ready:
+            expected = "a session whose rows step together"
+            raise InvalidArgumentError.of("step", expected=expected, got="min_ready", hint="call send() and recv()")
+        await self._send(actions, None, agent_infos, idle)
+        return await self.recv()
+
+    async def send(
+        self,
+        actions: Columns,
+        rows: NDArray[np.integer[Any]] | None = None,
+        agent_infos: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Act in rows that wait for it, without waiting for what follows: `recv` returns that.
+
+        Args:
+            actions: (K, *A), or a mapping with such an array for each leaf of a nested space.
+            rows: (K,), the rows that act, of a session with `min_ready`. By default, those of the last step.
+            agent_infos: an array (K, *I) for each of the infos that the session was begun with.
+
+        Raises:
+            InvalidArgumentError: rows, actions or infos of another form.
+            RollserveError: the session failed.
+        """
+        await self._send(actions, rows, agent_infos, None)
+
+    async def recv(self) -> DrivenStep:
+        """Wait for the next step, and return it: of a session with `min_ready`, as soon as so many rows are ready.
+
+        Raises:
+            RollserveError: the session failed; also because of actions that were sent.
+        """
+        while not self._unread:
+            self._check_goes_on()
+            await self._next()
+        return self._next_step()
 
     async def batch(self) -> EpisodeBatch:
         """End the present fragments, and return all that was recorded since the last call.
@@ -99,7 +127,8 @@ class AsyncSession(BaseSession):
             RollserveError: the session failed.
         """
         if self._has_unrecorded:
-            self._requests.put_nowait(pb.DriveEnvironmentsRequest(fragment_end=pb.FragmentEnd()))
+            self._wants_end_of_fragment = True
+            self._requests.put_nowait(FRAGMENT_END)
             while self._has_unrecorded:
                 await self._next()
         return self._taken()
@@ -110,7 +139,8 @@ class AsyncSession(BaseSession):
         Raises:
             RollserveError: the session failed.
         """
-        self._requests.put_nowait(None)
+        self._wants_end = True
+        self._requests.put_nowait(SESSION_END)
         while not self._has_ended:
             await self._next()
         return self.account
@@ -120,19 +150,42 @@ class AsyncSession(BaseSession):
         self._waiting.close(self._call)
         self._requests.put_nowait(None)
 
-    async def _next(self) -> bool:
-        """Wait for a message and read it; return whether it is a step."""
+    def _open(self) -> None:
+        """Begin a stream: of a new session, or of one that goes on."""
+        self._requests: Queue[pb.DriveEnvironmentsRequest | None] = Queue()
+        for request in self._first_requests():
+            self._requests.put_nowait(request)
+        self._call = self._parts.method(_all_of(self._requests), timeout=self._parts.limits.remaining())
+
+    async def _send(
+        self,
+        actions: Columns,
+        rows: NDArray[np.integer[Any]] | None,
+        agent_infos: Mapping[str, Any] | None,
+        idle: NDArray[np.bool_] | None,
+    ) -> None:
+        await self.observe()
+        self._requests.put_nowait(self._actions(actions, rows, agent_infos or {}, idle))
+
+    async def _next(self) -> None:
+        """Wait for a message and read it, or take the session up again where its stream is lost."""
         try:
             message = await self._waiting.message(self._call)
         except TimeoutError:
             self.close()
             raise self._interruptions.silence_error() from None
         except grpc.RpcError as error:
-            raise self._interruptions.final_error(error) from None
+            seconds = self._pause(error)
+            if seconds is None:
+                raise self._interruptions.final_error(error) from None
+            self._requests.put_nowait(None)
+            await self._waiting.pause(seconds)
+            self._open()
+            return
         if message is None:
             self._has_ended = True
-            return False
-        return self._read(message)
+        else:
+            self._read(message)
 
 
 async def _all_of(requests: Queue[pb.DriveEnvironmentsRequest | None]) -> AsyncIterator[pb.DriveEnvironmentsRequest]:

@@ -758,6 +758,8 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         agent_infos: Mapping[str, Any] | None = None,
         infos: bool = False,
         record: bool = True,
+        min_ready: int | None = None,
+        lease_seconds: float = 0.0,
         env_version: int | None = None,
         timeout: float | None = None,
     ) -> Session:
@@ -779,6 +781,10 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
                 `log_prob`: it says dtype and shape (*I).
             infos: whether each step has the environments' infos.
             record: whether the steps are recorded, for `session.batch`.
+            min_ready: number of rows that are enough for a step, which `session.recv` returns; by default, all rows
+                step together. Rows that are stepped at once, by one worker, are ready together.
+            lease_seconds: how long the session outlives its connection: it goes on by itself when the server is in
+                reach again, and `resume_session` takes it up in another process; at most 3600.
             env_version: version of the environment; the current one by default.
             timeout: seconds to wait for a step, instead of the timeout given to `connect`.
 
@@ -786,9 +792,6 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
             TypeError: an argument of the wrong type.
             InvalidArgumentError: an argument out of range.
         """
-        from rollserve._calls.base_session import SessionParts
-        from rollserve.session import Session
-
         options: SamplingOptions = {"seed": seed, "max_episode_length": max_episode_length, "env_version": env_version}
         spec = requests.drive_spec(
             self._name,
@@ -797,12 +800,57 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
             agent_infos=agent_infos or {},
             infos=infos,
             record=record,
+            min_ready=0 if min_ready is None else min_ready,
+            lease_seconds=lease_seconds,
             options=options,
         )
         self._own_versions.expect_in_call(spec.options)
         spec.options.ClearField("expected_policy_version")  # no agent of the sampler acts
+        first = pb.DriveEnvironmentsRequest(spec=spec)
+        return self._session(first, agent_infos or {}, timeout, record=record, min_ready=spec.min_ready_row_count)
+
+    def resume_session(
+        self,
+        token: str,
+        *,
+        agent_infos: Mapping[str, Any] | None = None,
+        record: bool = True,
+        min_ready: int | None = None,
+        timeout: float | None = None,
+    ) -> Session:
+        """Go on with a session that another client has begun with a lease, at the same step.
+
+        The other client's stream ends. Rounds that it may not have got, and steps that wait for actions, come again.
+
+        Args:
+            token: the session's `token`.
+            agent_infos: as the session was begun.
+            record: as the session was begun.
+            min_ready: as the session was begun.
+            timeout: as of `drive`.
+
+        Raises:
+            NotFoundError: from the session's methods: it has ended, or belongs to another client.
+        """
+        first = pb.DriveEnvironmentsRequest(resumption=pb.DriveResumption(sampler=self._name, token=token))
+        return self._session(first, agent_infos or {}, timeout, record=record, min_ready=min_ready or 0)
+
+    def _session(
+        self,
+        first: pb.DriveEnvironmentsRequest,
+        agent_infos: Mapping[str, Any],
+        timeout: float | None,
+        *,
+        record: bool,
+        min_ready: int,
+    ) -> Session:
+        from rollserve._calls.base_session import SessionParts
+        from rollserve.session import Session
+
         limits = self._time_limits({} if timeout is None else {"timeout": timeout})
-        return Session(SessionParts(self._opened(self._stub.DriveEnvironments), spec, limits, self._contact))
+        forms = requests.info_forms(agent_infos)
+        method = self._opened(self._stub.DriveEnvironments)
+        return Session(SessionParts(method, first, forms, record, min_ready, limits, self._contact))
 
     def stream_metrics(self, since: RecordPosition | None = None) -> RecordStream:
         """Stream the records of ended episodes, and go on with each that ends until the stream is closed.

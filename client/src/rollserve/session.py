@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from rollserve._calls.base_session import BaseSession
+from rollserve._calls.base_session import FRAGMENT_END, SESSION_END, BaseSession
 from rollserve._calls.waiting import Queue, Waiting
-from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rollserve.driven_step import DrivenStep
     from rollserve.episode_batch import EpisodeBatch
     from rollserve_wire.columns import Columns
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["Session"]
 
@@ -40,15 +41,14 @@ class Session(BaseSession):
 
     Attributes:
         num_rows: number of rows of all workers, once the session has begun.
+        token: what takes a session with a lease up again; see `Sampler.resume_session`.
         observation_space, action_space: spaces of a row's observations and actions, once the session has begun.
     """
 
     def __init__(self, parts: SessionParts) -> None:
         super().__init__(parts)
         self._waiting = Waiting(parts.limits.timeout, "session")
-        self._requests: Queue[pb.DriveEnvironmentsRequest | None] = Queue()
-        self._requests.put_nowait(pb.DriveEnvironmentsRequest(spec=parts.spec))
-        self._call = parts.method(_all_of(self._requests), timeout=parts.limits.remaining())
+        self._open()
 
     def __enter__(self) -> Self:
         return self
@@ -64,9 +64,7 @@ class Session(BaseSession):
         Raises:
             RollserveError: the session failed.
         """
-        while self._step is None:
-            self._next()
-        return self._step
+        return self._step or self.recv()
 
     def step(
         self,
@@ -86,11 +84,41 @@ class Session(BaseSession):
             InvalidArgumentError: actions or infos of another form, or outside the action space. No row has stepped.
             RollserveError: the session failed.
         """
-        self.observe()
-        self._requests.put_nowait(self._actions(actions, agent_infos or {}, idle))
-        while not self._next():
-            pass
-        return self.observe()
+        if self._parts.min_ready:
+            expected = "a session whose rows step together"
+            raise InvalidArgumentError.of("step", expected=expected, got="min_ready", hint="call send() and recv()")
+        self._send(actions, None, agent_infos, idle)
+        return self.recv()
+
+    def send(
+        self,
+        actions: Columns,
+        rows: NDArray[np.integer[Any]] | None = None,
+        agent_infos: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Act in rows that wait for it, without waiting for what follows: `recv` returns that.
+
+        Args:
+            actions: (K, *A), or a mapping with such an array for each leaf of a nested space.
+            rows: (K,), the rows that act, of a session with `min_ready`. By default, those of the last step.
+            agent_infos: an array (K, *I) for each of the infos that the session was begun with.
+
+        Raises:
+            InvalidArgumentError: rows, actions or infos of another form.
+            RollserveError: the session failed.
+        """
+        self._send(actions, rows, agent_infos, None)
+
+    def recv(self) -> DrivenStep:
+        """Wait for the next step, and return it: of a session with `min_ready`, as soon as so many rows are ready.
+
+        Raises:
+            RollserveError: the session failed; also because of actions that were sent.
+        """
+        while not self._unread:
+            self._check_goes_on()
+            self._next()
+        return self._next_step()
 
     def batch(self) -> EpisodeBatch:
         """End the present fragments, and return all that was recorded since the last call.
@@ -100,7 +128,8 @@ class Session(BaseSession):
             RollserveError: the session failed.
         """
         if self._has_unrecorded:
-            self._requests.put_nowait(pb.DriveEnvironmentsRequest(fragment_end=pb.FragmentEnd()))
+            self._wants_end_of_fragment = True
+            self._requests.put_nowait(FRAGMENT_END)
             while self._has_unrecorded:
                 self._next()
         return self._taken()
@@ -111,7 +140,8 @@ class Session(BaseSession):
         Raises:
             RollserveError: the session failed.
         """
-        self._requests.put_nowait(None)
+        self._wants_end = True
+        self._requests.put_nowait(SESSION_END)
         while not self._has_ended:
             self._next()
         return self.account
@@ -121,19 +151,42 @@ class Session(BaseSession):
         self._waiting.close(self._call)
         self._requests.put_nowait(None)
 
-    def _next(self) -> bool:
-        """Wait for a message and read it; return whether it is a step."""
+    def _open(self) -> None:
+        """Begin a stream: of a new session, or of one that goes on."""
+        self._requests: Queue[pb.DriveEnvironmentsRequest | None] = Queue()
+        for request in self._first_requests():
+            self._requests.put_nowait(request)
+        self._call = self._parts.method(_all_of(self._requests), timeout=self._parts.limits.remaining())
+
+    def _send(
+        self,
+        actions: Columns,
+        rows: NDArray[np.integer[Any]] | None,
+        agent_infos: Mapping[str, Any] | None,
+        idle: NDArray[np.bool_] | None,
+    ) -> None:
+        self.observe()
+        self._requests.put_nowait(self._actions(actions, rows, agent_infos or {}, idle))
+
+    def _next(self) -> None:
+        """Wait for a message and read it, or take the session up again where its stream is lost."""
         try:
             message = self._waiting.message(self._call)
         except TimeoutError:
             self.close()
             raise self._interruptions.silence_error() from None
         except grpc.RpcError as error:
-            raise self._interruptions.final_error(error) from None
+            seconds = self._pause(error)
+            if seconds is None:
+                raise self._interruptions.final_error(error) from None
+            self._requests.put_nowait(None)
+            self._waiting.pause(seconds)
+            self._open()
+            return
         if message is None:
             self._has_ended = True
-            return False
-        return self._read(message)
+        else:
+            self._read(message)
 
 
 def _all_of(requests: Queue[pb.DriveEnvironmentsRequest | None]) -> Iterator[pb.DriveEnvironmentsRequest]:

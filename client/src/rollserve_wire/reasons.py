@@ -59,6 +59,10 @@ class Reason(enum.StrEnum):
     SAMPLER_DELETED = "SAMPLER_DELETED"
     """NOT_FOUND: The sampler was deleted by a client."""
 
+    SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
+    """NOT_FOUND: The server has no session of that token: it has ended, its lease is over, or the gateway was
+    replaced."""
+
     MODULE_NOT_ALLOWED = "MODULE_NOT_ALLOWED"
     """PERMISSION_DENIED: The operator does not allow environments and wrappers of that module (`--allow-module`)."""
 
@@ -107,6 +111,9 @@ class Reason(enum.StrEnum):
 
     ROW_STEP_COUNT = "ROW_STEP_COUNT"
     """FAILED_PRECONDITION: The rows of a fragment call are not at the requested step, and cannot be brought there."""
+
+    SESSION_TAKEN = "SESSION_TAKEN"
+    """FAILED_PRECONDITION: The session goes on in another stream, which has taken it up."""
 
     WORKER_COUNT = "WORKER_COUNT"
     """FAILED_PRECONDITION: The number of workers is not the expected one."""

@@ -592,6 +592,8 @@ def drive_spec(
     agent_infos: Mapping[str, Any],
     infos: bool,
     record: bool,
+    min_ready: int,
+    lease_seconds: float,
     options: SamplingOptions,
 ) -> pb.DriveSpec:
     """Return what a session drives.
@@ -602,18 +604,23 @@ def drive_spec(
     """
     check_flag("infos", infos)
     check_flag("record", record)
-    examples = {name: np.asarray(example) for name, example in agent_infos.items()}
     sent = sampling_options(reception, {**options, "return_spaces": True, "blackhole": not record})
     sent.ClearField("accept_joined")
     return pb.DriveSpec(
         sampler=sampler,
         options=sent,
         fragment_length=_count("fragment_length", fragment_length, 63) or 0,
-        agent_infos=named_tensors_to_proto(
-            {name: np.empty((0, *example.shape), example.dtype) for name, example in examples.items()}
-        ),
+        agent_infos=named_tensors_to_proto(info_forms(agent_infos)),
         return_infos=infos,
+        min_ready_row_count=_count("min_ready", min_ready, 63, minimum=0) or 0,
+        lease_seconds=lease_seconds,
     )
+
+
+def info_forms(examples: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return an array (0, *I) for an example of each info."""
+    arrays = {name: np.asarray(example) for name, example in examples.items()}
+    return {name: np.empty((0, *array.shape), array.dtype) for name, array in arrays.items()}
 
 
 def _count(name: str, value: int | None, num_bits: int, *, minimum: int = 1) -> int | None:

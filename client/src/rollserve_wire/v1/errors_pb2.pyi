@@ -85,6 +85,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The sampler was deleted by a client.
     Status: NOT_FOUND.
     """
+    ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 240
+    """The server has no session of that token: it has ended, its lease is over, or the gateway was replaced.
+    Status: NOT_FOUND.
+    """
     ERROR_REASON_MODULE_NOT_ALLOWED: _ErrorReason.ValueType  # 20
     """The operator does not allow environments and wrappers of that module (`--allow-module`).
     Status: PERMISSION_DENIED.
@@ -143,6 +147,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """
     ERROR_REASON_ROW_STEP_COUNT: _ErrorReason.ValueType  # 36
     """The rows of a fragment call are not at the requested step, and cannot be brought there.
+    Status: FAILED_PRECONDITION.
+    """
+    ERROR_REASON_SESSION_TAKEN: _ErrorReason.ValueType  # 241
+    """The session goes on in another stream, which has taken it up.
     Status: FAILED_PRECONDITION.
     """
     ERROR_REASON_WORKER_COUNT: _ErrorReason.ValueType  # 37
@@ -404,6 +412,10 @@ ERROR_REASON_SAMPLER_DELETED: ErrorReason.ValueType  # 77
 """The sampler was deleted by a client.
 Status: NOT_FOUND.
 """
+ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 240
+"""The server has no session of that token: it has ended, its lease is over, or the gateway was replaced.
+Status: NOT_FOUND.
+"""
 ERROR_REASON_MODULE_NOT_ALLOWED: ErrorReason.ValueType  # 20
 """The operator does not allow environments and wrappers of that module (`--allow-module`).
 Status: PERMISSION_DENIED.
@@ -462,6 +474,10 @@ Status: FAILED_PRECONDITION.
 """
 ERROR_REASON_ROW_STEP_COUNT: ErrorReason.ValueType  # 36
 """The rows of a fragment call are not at the requested step, and cannot be brought there.
+Status: FAILED_PRECONDITION.
+"""
+ERROR_REASON_SESSION_TAKEN: ErrorReason.ValueType  # 241
+"""The session goes on in another stream, which has taken it up.
 Status: FAILED_PRECONDITION.
 """
 ERROR_REASON_WORKER_COUNT: ErrorReason.ValueType  # 37

@@ -1752,6 +1752,8 @@ class DriveEnvironmentsRequest(google.protobuf.message.Message):
     SPEC_FIELD_NUMBER: builtins.int
     ACTIONS_FIELD_NUMBER: builtins.int
     FRAGMENT_END_FIELD_NUMBER: builtins.int
+    RESUMPTION_FIELD_NUMBER: builtins.int
+    SESSION_END_FIELD_NUMBER: builtins.int
     @property
     def spec(self) -> global___DriveSpec:
         """The session; the first message."""
@@ -1764,18 +1766,63 @@ class DriveEnvironmentsRequest(google.protobuf.message.Message):
     def fragment_end(self) -> global___FragmentEnd:
         """The end of the present fragments."""
 
+    @property
+    def resumption(self) -> global___DriveResumption:
+        """A session that goes on; the first message, instead of a spec."""
+
+    @property
+    def session_end(self) -> global___SessionEnd:
+        """The end of the session. Without a lease, closing the requests ends it, too; with one, a connection that is lost
+        looks the same.
+        """
+
     def __init__(
         self,
         *,
         spec: global___DriveSpec | None = ...,
         actions: global___DrivenActions | None = ...,
         fragment_end: global___FragmentEnd | None = ...,
+        resumption: global___DriveResumption | None = ...,
+        session_end: global___SessionEnd | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "spec", b"spec"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["spec", "actions", "fragment_end"] | None: ...
+    def HasField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "resumption", b"resumption", "session_end", b"session_end", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "resumption", b"resumption", "session_end", b"session_end", "spec", b"spec"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["spec", "actions", "fragment_end", "resumption", "session_end"] | None: ...
 
 global___DriveEnvironmentsRequest = DriveEnvironmentsRequest
+
+@typing.final
+class DriveResumption(google.protobuf.message.Message):
+    """A session that outlives its stream, and goes on in this one. The server sends its beginning, then what the client may
+    not have got yet, and the observations of all rows that wait for actions. Another stream of the session ends with
+    FAILED_PRECONDITION (SESSION_TAKEN).
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    TOKEN_FIELD_NUMBER: builtins.int
+    ROUND_COUNT_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    token: builtins.str
+    """The `session_token` of the session's beginning. NOT_FOUND (SESSION_NOT_FOUND) for one of no session, or of another
+    principal's.
+    """
+    round_count: builtins.int
+    """The number of rounds that the client has got to the end. Later ones are sent again, as far as the client has not
+    sent actions since.
+    """
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        token: builtins.str = ...,
+        round_count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["round_count", b"round_count", "sampler", b"sampler", "token", b"token"]) -> None: ...
+
+global___DriveResumption = DriveResumption
 
 @typing.final
 class DriveSpec(google.protobuf.message.Message):
@@ -1788,6 +1835,8 @@ class DriveSpec(google.protobuf.message.Message):
     FRAGMENT_LENGTH_FIELD_NUMBER: builtins.int
     AGENT_INFOS_FIELD_NUMBER: builtins.int
     RETURN_INFOS_FIELD_NUMBER: builtins.int
+    MIN_READY_ROW_COUNT_FIELD_NUMBER: builtins.int
+    LEASE_SECONDS_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     fragment_length: builtins.int
@@ -1796,6 +1845,12 @@ class DriveSpec(google.protobuf.message.Message):
     """
     return_infos: builtins.bool
     """Whether each DrivenStep has the environments' infos."""
+    min_ready_row_count: builtins.int
+    """The number of rows that are enough for a DrivenStep, at most the number of all rows; INVALID_ARGUMENT for more. 0:
+    all rows step together. Rows that are stepped at once, by one worker, are ready together.
+    """
+    lease_seconds: builtins.float
+    """How long the session outlives its stream, from 0 to 3600 s, else INVALID_ARGUMENT. 0: it ends with it."""
     @property
     def options(self) -> global___SamplingOptions:
         """Options that all sampling calls share. The sampler's own agent has no part in a session: INVALID_ARGUMENT for options
@@ -1816,15 +1871,17 @@ class DriveSpec(google.protobuf.message.Message):
         fragment_length: builtins.int = ...,
         agent_infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
         return_infos: builtins.bool = ...,
+        min_ready_row_count: builtins.int = ...,
+        lease_seconds: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "fragment_length", b"fragment_length", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "fragment_length", b"fragment_length", "lease_seconds", b"lease_seconds", "min_ready_row_count", b"min_ready_row_count", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler"]) -> None: ...
 
 global___DriveSpec = DriveSpec
 
 @typing.final
 class DrivenActions(google.protobuf.message.Message):
-    """The actions of one step in all N rows."""
+    """The actions of one step in all N rows; with `min_ready_row_count`, in `rows`, N of them."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1832,9 +1889,11 @@ class DrivenActions(google.protobuf.message.Message):
     ACTIONS_FIELD_NUMBER: builtins.int
     AGENT_INFOS_FIELD_NUMBER: builtins.int
     IDLE_FIELD_NUMBER: builtins.int
+    ROWS_FIELD_NUMBER: builtins.int
+    ROW_STEP_COUNTS_FIELD_NUMBER: builtins.int
     step: builtins.int
-    """The number of the step, as in the DrivenStep that asks for it. INVALID_ARGUMENT for a later one. An earlier one has no
-    effect, because it is made.
+    """The number of the last DrivenStep that the client has got. INVALID_ARGUMENT for a later one. Where all rows step
+    together, an earlier one has no effect, because the step is made.
     """
     @property
     def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
@@ -1849,8 +1908,19 @@ class DrivenActions(google.protobuf.message.Message):
     @property
     def idle(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
         """(N) Whether a row makes no step, whatever its action is, as in environments that are reset in the step after the
-        end: only rows whose present episode has made none. INVALID_ARGUMENT for others, and where rows are stepped at once.
+        end: only rows whose present episode has made none. INVALID_ARGUMENT for others, where rows are stepped at once, and
+        with `min_ready_row_count`.
         Empty: all rows make a step.
+        """
+
+    @property
+    def rows(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(N) The rows that act, by their numbers among all rows, each once. Only with `min_ready_row_count`."""
+
+    @property
+    def row_step_counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(N) The `row_step_counts` of these rows, as they were shown. INVALID_ARGUMENT for a row that was not shown like that.
+        Actions for fewer steps have no effect, because they are made.
         """
 
     def __init__(
@@ -1860,10 +1930,24 @@ class DrivenActions(google.protobuf.message.Message):
         actions: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
         agent_infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
         idle: collections.abc.Iterable[builtins.bool] | None = ...,
+        rows: collections.abc.Iterable[builtins.int] | None = ...,
+        row_step_counts: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "idle", b"idle", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "idle", b"idle", "row_step_counts", b"row_step_counts", "rows", b"rows", "step", b"step"]) -> None: ...
 
 global___DrivenActions = DrivenActions
+
+@typing.final
+class SessionEnd(google.protobuf.message.Message):
+    """Ends a session as soon as its last steps are made: its fragments end with them, and the account comes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___SessionEnd = SessionEnd
 
 @typing.final
 class FragmentEnd(google.protobuf.message.Message):
@@ -1886,10 +1970,12 @@ class DrivenStep(google.protobuf.message.Message):
     STEP_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
     step: builtins.int
-    """The number of the step that actions are wanted for, from 0."""
+    """The number of the step that actions are wanted for, from 0; with `min_ready_row_count`, the number of this message."""
     @property
     def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DrivenRows]:
-        """The rows of each worker, in the order of the workers: N rows in all."""
+        """The rows of each worker, in the order of the workers: N rows in all. With `min_ready_row_count`, rows that are ready,
+        in the order in which they became so.
+        """
 
     def __init__(
         self,
@@ -1903,7 +1989,7 @@ global___DrivenStep = DrivenStep
 
 @typing.final
 class DrivenRows(google.protobuf.message.Message):
-    """Rows of one worker, K, of which E have ended an episode with the last step."""
+    """Rows of one worker, K, of which E have ended an episode with their last step."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1917,6 +2003,8 @@ class DrivenRows(google.protobuf.message.Message):
     ENVIRONMENT_SEEDS_FIELD_NUMBER: builtins.int
     INFOS_FIELD_NUMBER: builtins.int
     LAST_INFOS_FIELD_NUMBER: builtins.int
+    ROWS_FIELD_NUMBER: builtins.int
+    ROW_STEP_COUNTS_FIELD_NUMBER: builtins.int
     @property
     def observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
         """(K, *O) for each leaf of the observation space: the observations for the next step. Of episodes that begin with it,
@@ -1961,6 +2049,14 @@ class DrivenRows(google.protobuf.message.Message):
     def last_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
         """(E, *I) The infos that came with the last observations, in the same form."""
 
+    @property
+    def rows(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(K) The numbers of these rows among all rows. Only with `min_ready_row_count`, as the next one."""
+
+    @property
+    def row_step_counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(K) How many steps each of these rows has made."""
+
     def __init__(
         self,
         *,
@@ -1974,8 +2070,10 @@ class DrivenRows(google.protobuf.message.Message):
         environment_seeds: collections.abc.Iterable[builtins.int] | None = ...,
         infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
         last_infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+        rows: collections.abc.Iterable[builtins.int] | None = ...,
+        row_step_counts: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["ended_rows", b"ended_rows", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "infos", b"infos", "last_infos", b"last_infos", "last_observations", b"last_observations", "observations", b"observations", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended_rows", b"ended_rows", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "infos", b"infos", "last_infos", b"last_infos", "last_observations", b"last_observations", "observations", b"observations", "rewards", b"rewards", "row_step_counts", b"row_step_counts", "rows", b"rows", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
 
 global___DrivenRows = DrivenRows
 

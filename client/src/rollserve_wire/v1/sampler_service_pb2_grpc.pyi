@@ -221,8 +221,8 @@ class SamplerServiceStub:
     whose episode ends is reset in the same step.
 
     What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
-    round, then its StreamRound. Closing the requests ends the session: the fragments end with the last step, and the
-    account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
+    round, then its StreamRound. A SessionEnd ends the session, or closing the requests: the fragments end with the last
+    step, and the account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
     same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
     is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
 
@@ -231,7 +231,13 @@ class SamplerServiceStub:
     `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
     (WORKER_COUNT), with the end of its present fragments.
 
-    Reasons: as for ObtainSamples.
+    With `min_ready_row_count`, rows do not wait for each other: a DrivenStep shows those that are ready, and actions
+    come for any rows that were shown.
+
+    With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
+    DriveResumption as the first message of another stream.
+
+    Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN.
     """
 
     GetSampler: grpc.UnaryUnaryMultiCallable[
@@ -657,8 +663,8 @@ class SamplerServiceAsyncStub:
     whose episode ends is reset in the same step.
 
     What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
-    round, then its StreamRound. Closing the requests ends the session: the fragments end with the last step, and the
-    account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
+    round, then its StreamRound. A SessionEnd ends the session, or closing the requests: the fragments end with the last
+    step, and the account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
     same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
     is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
 
@@ -667,7 +673,13 @@ class SamplerServiceAsyncStub:
     `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
     (WORKER_COUNT), with the end of its present fragments.
 
-    Reasons: as for ObtainSamples.
+    With `min_ready_row_count`, rows do not wait for each other: a DrivenStep shows those that are ready, and actions
+    come for any rows that were shown.
+
+    With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
+    DriveResumption as the first message of another stream.
+
+    Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN.
     """
 
     GetSampler: grpc.aio.UnaryUnaryMultiCallable[
@@ -1109,8 +1121,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         whose episode ends is reset in the same step.
 
         What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
-        round, then its StreamRound. Closing the requests ends the session: the fragments end with the last step, and the
-        account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
+        round, then its StreamRound. A SessionEnd ends the session, or closing the requests: the fragments end with the last
+        step, and the account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
         same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
         is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
 
@@ -1119,7 +1131,13 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
         (WORKER_COUNT), with the end of its present fragments.
 
-        Reasons: as for ObtainSamples.
+        With `min_ready_row_count`, rows do not wait for each other: a DrivenStep shows those that are ready, and actions
+        come for any rows that were shown.
+
+        With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
+        DriveResumption as the first message of another stream.
+
+        Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN.
         """
 
     @abc.abstractmethod

@@ -74,7 +74,7 @@ from rollserve_server.gateway.rpcs.rpc import SERVICE, Bound, Bounds, Rpc
 from rollserve_server.identity import ANONYMOUS, Scope
 from rollserve_server.machine import memory_bytes
 from rollserve_server.metrics import figures_of
-from rollserve_server.pool import DISCARD, MAX_STREAMS, DrivenStep, StreamClient, saved_sampler_parts
+from rollserve_server.pool import DISCARD, MAX_STREAMS, DrivenStep, DriveResumption, StreamClient, saved_sampler_parts
 from rollserve_wire.reasons import Reason
 from rollserve_wire.v1 import agent_versions_pb2, samplers_pb2, settings_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -396,15 +396,16 @@ class SamplerService:
             listening.cancel()
 
     async def drive_environments(
-        self, rpc: OpenRpc, sampler: Sampler, request: DriveRequest
+        self, rpc: OpenRpc, sampler: Sampler, request: DriveRequest | DriveResumption
     ) -> AsyncGenerator[PoolItem | bytes, None]:
         """Answer `DriveEnvironments`."""
-        drive = sampler.pool.drive(request, self._rpcs.stall_seconds, rpc)
+        drive = sampler.pool.drive(request, self._rpcs.stall_seconds, rpc.charged_to[1:])
+        num_rounds = request.num_rounds if isinstance(request, DriveResumption) else 0
         listening = in_background(
-            self._listen(rpc, lambda data: _take_later(drive, data), drive.end, _MAX_ACTIONS_BYTES)
+            self._listen(rpc, lambda data: _take_later(drive, data), drive.end_with_stream, _MAX_ACTIONS_BYTES)
         )
         try:
-            async with contextlib.aclosing(drive.items()) as items:
+            async with contextlib.aclosing(drive.items(rpc, num_rounds)) as items:
                 async for item in items:
                     yield driven_step_to_bytes(item) if isinstance(item, DrivenStep) else item
         finally:
@@ -500,8 +501,10 @@ def _take_later(drive: Drive, data: bytes) -> None:
             drive.act(step_actions_from_proto(message.actions))
         case "fragment_end":
             drive.end_fragment()
+        case "session_end":
+            drive.end()
         case got:
-            expected = "actions or the end of fragments in each later message"
+            expected = "actions, or the end of fragments or of the session, in each later message"
             raise InvalidValueError.of("content", expected=expected, got=got or "none")
 
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from rollserve_server.admission import NEVER_STALLED, Receiver
 from rollserve_server.agents import kind_of, policy_versions
 from rollserve_server.envs import pickle_uniform_boxes
-from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError
+from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError, NotReadyError
 from rollserve_server.pool.calls.driving import Drive
 from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.samplings import Samplings
 from rollserve_server.pool.calls.stream import Streams
 from rollserve_server.pool.journal.journal import NextJournal
 from rollserve_server.pool.parts import PoolParts, decide, reloaded
-from rollserve_server.pool.requests import ANY_VERSIONS
+from rollserve_server.pool.requests import ANY_VERSIONS, DriveResumption
 from rollserve_server.pool.resizing import Resizing
 from rollserve_server.pool.results import PoolStatus, WorkerStatus
 from rollserve_server.pool.saving import journal_header, journal_state, restore_into, save, settings_of, take_over
@@ -93,6 +93,7 @@ class Pool:
         self._scaler: Scaler | None = None
         self._granting: Granting | None = None
         self._beginning_again = asyncio.Lock()
+        self._drives: dict[str, Drive] = {}  # those with a lease, by token
         self._use(parts)
 
     def _use(self, parts: PoolParts) -> None:
@@ -212,6 +213,8 @@ class Pool:
         """End the workers, or leave them to the next server. Running calls fail."""
         async with self._not_scaling():
             self._end_scaling()
+        for drive in list(self._drives.values()):
+            await drive.close()
         self._samplings.end_prefetch(drop=True)
         if keep:
             self._parts.workers.hand_over()
@@ -535,24 +538,39 @@ class Pool:
         """
         return self._streams.stream(request, client, receiver)
 
-    def drive(self, request: DriveRequest, max_idle_seconds: float, receiver: Receiver = NEVER_STALLED) -> Drive:
-        """Return a session, in which a client acts step by step.
+    def drive(
+        self, request: DriveRequest | DriveResumption, max_idle_seconds: float, owner: Sequence[str] = ()
+    ) -> Drive:
+        """Return a session, in which a client acts step by step: a new one, or one that another stream has begun.
 
         Its `items` are the beginning, a `DrivenStep` for each step that actions are wanted for, for each round its
         deliveries and then the round itself, with progress between them, and at last the account. Closing the iterator
-        early ends the session.
+        early ends the session, unless it has a lease.
 
         Args:
             request: the request.
             max_idle_seconds: how long the client may take for the actions of a step.
-            receiver: the client, for turns.
+            owner: whom the session belongs to, who alone takes it up.
 
         Raises:
+            NotFoundError: no session of the owner's has the token.
             InvalidValueError, NotReadyError, DomainError: as of `sample`, from `items`, also for a later round.
         """
         self._check_open()
+        if isinstance(request, DriveResumption):
+            found = self._drives.get(request.token)
+            if found is None or found.owner != owner:
+                text = "expected the token of a session that has not ended, got another one"
+                raise NotFoundError(text, reason=Reason.SESSION_NOT_FOUND)
+            return found
         self._parts.workers.check_enough()
-        return Drive(self._parts, self._samplings, request, receiver, max_idle_seconds)
+        drive = Drive(self._parts, self._samplings, request, owner, max_idle_seconds, self._forget_drive)
+        if drive.token:
+            self._drives[drive.token] = drive
+        return drive
+
+    def _forget_drive(self, drive: Drive) -> None:
+        self._drives.pop(drive.token, None)
 
     def evaluate(
         self, request: EvaluationRequest, receiver: Receiver = NEVER_STALLED

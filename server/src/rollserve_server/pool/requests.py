@@ -30,6 +30,7 @@ __all__ = [
     "ApplyUpdate",
     "AtLeast",
     "DriveRequest",
+    "DriveResumption",
     "EnvUpdate",
     "EvaluationRequest",
     "Exactly",
@@ -357,6 +358,8 @@ class DriveRequest:
         options: options of sampling.
         num_workers: the session fails if there are more or fewer workers at its beginning; None for any number.
         return_spaces: whether the beginning has the environment's spaces.
+        min_ready: number of rows that are enough to tell the client of a step; 0 if all rows step together.
+        lease_seconds: how long the session outlives the stream of its client.
     """
 
     rounds: RowFragments
@@ -365,6 +368,21 @@ class DriveRequest:
     options: SamplingOptions = field(default_factory=SamplingOptions)
     num_workers: int | None = None
     return_spaces: bool = False
+    min_ready: int = 0
+    lease_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class DriveResumption:
+    """A request to go on with a session.
+
+    Attributes:
+        token: the session's token.
+        num_rounds: number of rounds that the client has got.
+    """
+
+    token: str
+    num_rounds: int = 0
 
 
 class StreamClient:

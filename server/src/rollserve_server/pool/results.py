@@ -32,6 +32,7 @@ __all__ = [
     "Evaluation",
     "PoolStatus",
     "Progress",
+    "ShownRows",
     "StreamRound",
     "WorkerStatus",
 ]
@@ -54,6 +55,7 @@ class Beginning:
             number.
         agent_updated: whether the call has updated the agent.
         spaces: spaces of the observations and of the actions, if the request asks for them.
+        session_token: what takes a session up again; empty for none.
     """
 
     seed: int
@@ -67,6 +69,7 @@ class Beginning:
     num_workers: int = 0
     agent_updated: bool = False
     spaces: tuple[Space[Any], Space[Any]] | None = None
+    session_token: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,16 +127,30 @@ class Evaluation:
     agents: Sequence[str] = ()
 
 
+class ShownRows(NamedTuple):
+    """What the client of a session gets to know of a worker's rows.
+
+    Attributes:
+        rows: their numbers among all rows; None for all rows of all workers, in order.
+        num_steps: number of steps that each of them has made.
+        data: a serialized `DrivenRows` message, without these.
+    """
+
+    rows: range | None
+    num_steps: int
+    data: bytes
+
+
 class DrivenStep(NamedTuple):
     """What the client of a session gets to know of a step.
 
     Attributes:
         step: number of the step that actions are wanted for.
-        workers: for each worker a serialized `DrivenRows` message.
+        workers: what it gets to know of each worker's rows.
     """
 
     step: int
-    workers: Sequence[bytes]
+    workers: Sequence[ShownRows]
 
 
 @dataclass(frozen=True)

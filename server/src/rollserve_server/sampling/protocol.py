@@ -570,17 +570,15 @@ class DrivenActions(NamedTuple):
 
 
 class DrivenRows(NamedTuple):
-    """What a client gets to know of a worker's rows: parts of a serialized `DrivenRows` message.
+    """What a client gets to know of a worker's rows.
 
     Attributes:
-        step: number of the call's step that actions are wanted for; the call's number of steps at its end.
-        outcome: what followed the last actions; None if no step was made.
-        observations: observations for the next actions; None at the end of the call.
+        step: number of steps of the call after which this is so.
+        data: a serialized `DrivenRows` message: what followed the last actions, and observations for the next ones.
     """
 
     step: int
-    outcome: bytes | None
-    observations: bytes | None
+    data: bytes
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rollserve_server.agents import STATE, InfoSpec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.fields import MAX_STEPS, in_field, in_range, set_fields
 from rollserve_server.gateway.messages.sample_requests import message_format_of, sampling_options_of
-from rollserve_server.pool import DriveRequest, RowFragments, StepActions
+from rollserve_server.pool import DriveRequest, DriveResumption, RowFragments, StepActions
 from rollserve_server.sampling import External
 from rollserve_wire.protobuf import keys_of, length_delimited, varint_field
 from rollserve_wire.tensors import named_tensors_from_proto
@@ -37,14 +37,20 @@ _OF_AGENTS = (
 _OF_OTHER_CALLS = ("prefetch", "skip_failed_episodes", "first_episode_index", "observation_moments", "return_discount")
 _STEP = keys_of(pb.DriveEnvironmentsResponse.DESCRIPTOR)["step"]
 _WORKERS = keys_of(pb.DrivenStep.DESCRIPTOR)["workers"]
+_ROWS = keys_of(pb.DrivenRows.DESCRIPTOR)
+_MAX_LEASE_SECONDS = 3600
 
 
-def drive_request_from_proto(spec: pb.DriveSpec, _: Collection[Path]) -> DriveRequest:
-    """Return the request for a session.
+def drive_request_from_proto(
+    spec: pb.DriveSpec | pb.DriveResumption, _: Collection[Path]
+) -> DriveRequest | DriveResumption:
+    """Return the request for a session, or to go on with one.
 
     Raises:
         InvalidValueError: a field is out of range, or does not fit the others.
     """
+    if isinstance(spec, pb.DriveResumption):
+        return DriveResumption(spec.token, spec.round_count)
     given = set_fields(spec.options)
     with in_field("options"):
         for name in (*_OF_AGENTS, *_OF_OTHER_CALLS):
@@ -71,7 +77,15 @@ def drive_request_from_proto(spec: pb.DriveSpec, _: Collection[Path]) -> DriveRe
         options,
         num_workers=given.get("worker_count"),
         return_spaces=given.get("return_spaces", False),
+        min_ready=spec.min_ready_row_count,
+        lease_seconds=_lease_seconds(spec.lease_seconds),
     )
+
+
+def _lease_seconds(given: float) -> float:
+    if not 0 <= given <= _MAX_LEASE_SECONDS:
+        raise InvalidValueError.of("lease_seconds", expected=f"from 0 to {_MAX_LEASE_SECONDS}", got=given)
+    return given
 
 
 def step_actions_from_proto(actions: pb.DrivenActions) -> StepActions:
@@ -80,12 +94,20 @@ def step_actions_from_proto(actions: pb.DrivenActions) -> StepActions:
         columns = named_tensors_from_proto(actions.actions)
     with in_field("actions.agent_infos"):
         infos = named_tensors_from_proto(actions.agent_infos)
-    return StepActions(actions.step, columns, infos, np.array(actions.idle, np.bool_))
+    idle, rows, counts = actions.idle, actions.rows, actions.row_step_counts
+    return StepActions(
+        actions.step, columns, infos, np.array(idle, np.bool_), np.array(rows, np.int64), np.array(counts, np.int64)
+    )
 
 
 def driven_step_to_bytes(step: DrivenStep) -> bytes:
     """Return a serialized response with a step; what workers have serialized passes through as it is."""
     parts = [varint_field(pb.DrivenStep.STEP_FIELD_NUMBER, step.step)]
     for worker in step.workers:
-        parts += length_delimited(_WORKERS, [worker])
+        content = [worker.data]
+        if worker.rows is not None:
+            content += length_delimited(_ROWS["rows"], [np.array(worker.rows, np.int64).tobytes()])
+            counts = np.full(len(worker.rows), worker.num_steps)
+            content += length_delimited(_ROWS["row_step_counts"], [counts.tobytes()])
+        parts += length_delimited(_WORKERS, content)
     return b"".join(length_delimited(_STEP, parts))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -85,25 +85,27 @@ def parse_agent_update(data: bytes) -> pb.UpdateAgentRequest | ParametersUpdate:
 
 def parse_stream_spec(data: bytes) -> pb.StreamSpec:
     """Return what the first message of `StreamSamples` asks for."""
-    return _parse_content(pb.StreamSamplesRequest, data, "spec", "a spec in the first message").spec
+    return _parse_content(pb.StreamSamplesRequest, data, ("spec",), "a spec in the first message").spec
 
 
 def parse_receipt(data: bytes) -> int:
     """Return the number of rounds that the client has taken, from a later message of `StreamSamples`."""
-    message = _parse_content(pb.StreamSamplesRequest, data, "receipt", "a receipt in each later message")
+    message = _parse_content(pb.StreamSamplesRequest, data, ("receipt",), "a receipt in each later message")
     return message.receipt.round_count
 
 
-def parse_drive_spec(data: bytes) -> pb.DriveSpec:
+def parse_drive_spec(data: bytes) -> pb.DriveSpec | pb.DriveResumption:
     """Return what the first message of `DriveEnvironments` asks for."""
-    return _parse_content(pb.DriveEnvironmentsRequest, data, "spec", "a spec in the first message").spec
+    expected = "a spec or a resumption in the first message"
+    message = _parse_content(pb.DriveEnvironmentsRequest, data, ("spec", "resumption"), expected)
+    return message.resumption if message.HasField("resumption") else message.spec
 
 
-def _parse_content(kind: type[_Q], data: bytes, content: str, expected: str) -> _Q:
+def _parse_content(kind: type[_Q], data: bytes, contents: Collection[str], expected: str) -> _Q:
     """Return a message of a client's stream; raise InvalidValueError for other content."""
     message = parse(kind, data)
     got = message.WhichOneof("content")
-    if got != content:
+    if got not in contents:
         raise InvalidValueError.of("content", expected=expected, got=got or "none")
     return message
 

@@ -13,7 +13,7 @@ from rollserve_server.futures import failure_of
 from rollserve_server.pool.calls.fragments import FragmentCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.calls.fragments import FragmentWorker
@@ -26,42 +26,51 @@ __all__ = ["DrivenCall"]
 class DrivenCall(FragmentCall):
     """A round of a session: a fragment call whose steps are made when their actions come.
 
-    The call keeps the actions of its steps, so that a worker that is lost makes the same steps again.
+    The rows of a worker step together, and workers without waiting for each other. The call keeps the actions of its
+    steps, so that a worker that is lost makes the same steps again.
 
     Attributes:
-        num_steps: number of steps whose actions have come.
-        show: called with what each worker has to show, once all workers have made all of these steps.
+        show: called with a worker and what it has to show, once it has made all steps whose actions have come.
         continues: whether rows go on that the client has seen before the call.
     """
 
-    show: Callable[[Sequence[DrivenRows]], None]
+    show: Callable[[int, DrivenRows], None]
     continues: bool = False
     _has_stopped: bool = False
 
-    def begin(self, show: Callable[[Sequence[DrivenRows]], None], *, continues: bool) -> None:
+    def begin(self, show: Callable[[int, DrivenRows], None], *, continues: bool) -> None:
         """Set who gets to know of the steps, before the call starts."""
         num_workers = len(self._workers)
         self.show, self.continues = show, continues
-        self._actions: list[Sequence[DrivenActions]] = []
-        # For each worker: how many of them its rows have got since they were made, and what it has shown last.
-        self._num_sent = [0] * num_workers
-        self._rows: list[DrivenRows | None] = [None] * num_workers
-        self._num_shown = -1
+        # For each worker: the actions of its steps; how many of them its rows have got since they were made; and the
+        # last step that it has shown, also since then.
+        self._actions: list[list[DrivenActions]] = [[] for _ in range(num_workers)]
+        self._num_sent, self._num_shown = [0] * num_workers, [-1] * num_workers
+        self._has_ended = False
 
     @property
-    def num_steps(self) -> int:
-        """Number of steps whose actions have come."""
-        return len(self._actions)
+    def has_steps(self) -> bool:
+        """Whether actions have come."""
+        return any(self._actions)
 
-    def act(self, workers: Sequence[DrivenActions]) -> None:
-        """Make the next step, with the actions of each worker's rows.
+    @property
+    def is_idle(self) -> bool:
+        """Whether all workers have shown all steps whose actions have come."""
+        return all(map(self._has_shown_all, range(len(self._workers))))
 
-        Orders go to workers at once, and reports are taken as they come, because waking up whoever waits for them would
-        take longer than the step. Where a worker is missing, or it is not the call's turn, its driver goes on with it.
+    def takes_actions(self, worker: int) -> bool:
+        """Whether a worker's rows have steps left to make."""
+        return not self._has_ended and len(self._actions[worker]) < self._num_row_steps
+
+    def act(self, worker: int, actions: DrivenActions) -> None:
+        """Make the next step of a worker's rows.
+
+        The order goes to the worker at once, and its report is taken as it comes, because waking up whoever waits for
+        it would take longer than the step. Where the worker is missing, or it is not the call's turn, its driver goes
+        on with it.
         """
-        self._actions.append(workers)
-        were_ordered = [self._order_at_once(state) for state in self._workers]
-        if not all(were_ordered):
+        self._actions[worker].append(actions)
+        if not self._order_at_once(self._workers[worker]):
             self._notify()
 
     def _order_at_once(self, state: FragmentWorker) -> bool:
@@ -101,33 +110,38 @@ class DrivenCall(FragmentCall):
         super().stop()
 
     def end(self) -> None:
-        """End the call with the last step, which has been shown."""
-        if self._actions:
-            self.cut()
-            return
-        self._num_row_steps = 0
+        """End the call, which is idle: rows stop where they are."""
+        self._has_ended = True
+        self._num_row_steps = max(map(len, self._actions))
         for state in self._workers:
-            state.abandon()
+            if not self.has_steps:
+                state.abandon()
+            elif state.progress is None:
+                state.num_row_steps = len(self._actions[state.index])
         self._notify()
 
     @override
     def _next_order(self, worker: int, handle: WorkerHandle) -> FragmentOrder | None:
         state = self._workers[worker]
-        if not (self._is_cutting or self._has_work(state)):
+        if not self._has_work(state):
             return None
         order = super()._next_order(worker, handle)
         if order is None:
             return None
-        new = [actions[worker] for actions in self._actions[self._num_sent[worker] :]]
+        new = self._actions[worker][self._num_sent[worker] :]
         self._num_sent[worker] += len(new)
-        return dataclasses.replace(order, actions=new) if new else order
+        enough = state.num_row_steps if self._has_ended else None
+        return dataclasses.replace(order, actions=new, enough_row_steps=enough)
 
     def _has_work(self, state: FragmentWorker) -> bool:
         """Whether a worker has rows to make, steps to make or to write, or something to show."""
-        num_sent, rows = self._num_sent[state.index], self._rows[state.index]
-        if num_sent < len(self._actions) or state.num_made >= state.num_steps:
+        num_sent = self._num_sent[state.index]
+        if num_sent < len(self._actions[state.index]) or state.num_made >= state.num_steps:
             return True
-        return not state.in_flight and (rows is None or rows.step < num_sent)
+        return not state.in_flight and self._num_shown[state.index] < num_sent
+
+    def _has_shown_all(self, worker: int) -> bool:
+        return self._num_shown[worker] == len(self._actions[worker])
 
     @override
     def _take_report(self, worker: int, sent: InFlight[FragmentOrder, FragmentReport], report: FragmentReport) -> None:
@@ -135,17 +149,17 @@ class DrivenCall(FragmentCall):
         self._check_restored(self._workers[worker])
         if report.driven is None or self._workers[worker].location is None:
             return
-        self._rows[worker] = report.driven
-        num_steps = len(self._actions)
-        shown = [rows for rows in self._rows if rows is not None and rows.step == num_steps]
-        if len(shown) == len(self._rows) and self._num_shown < num_steps:
-            self._num_shown = num_steps
-            self.show(shown)
+        has_news = self._num_shown[worker] < report.driven.step
+        self._num_shown[worker] = report.driven.step
+        if has_news and self._has_shown_all(worker):
+            self.show(worker, report.driven)
 
     @override
     def _restart(self, state: FragmentWorker, reason: str) -> None:
-        self._num_sent[state.index], self._rows[state.index] = 0, None
+        self._num_sent[state.index], self._num_shown[state.index] = 0, -1
         super()._restart(state, reason)
+        if self._has_ended:
+            state.num_row_steps = len(self._actions[state.index])
 
     @override
     def _wakes(self, report: FragmentReport) -> bool:
@@ -153,4 +167,4 @@ class DrivenCall(FragmentCall):
 
     @override
     def _is_seen(self, state: FragmentWorker) -> bool:
-        return self.continues or bool(self._actions)
+        return self.continues or bool(self._actions[state.index])

@@ -5,34 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import secrets
 import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from rollserve_server.errors import (
-    ClientStalledError,
-    DomainError,
-    InvalidValueError,
-    within,
-)
-from rollserve_server.futures import failure_of
+import numpy as np
+
+from rollserve_server.admission import NEVER_STALLED
+from rollserve_server.errors import ClientStalledError, DomainError, InvalidValueError, NotReadyError, within
+from rollserve_server.futures import failure_of, in_background
 from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.driven import DrivenCall
 from rollserve_server.pool.calls.samplings import StreamSequence, in_spec, stream_round
 from rollserve_server.pool.calls.step_actions import ActionForm, check_info_size
 from rollserve_server.pool.requests import ANY_VERSIONS, SampleRequest
-from rollserve_server.pool.results import DrivenStep, Progress
+from rollserve_server.pool.results import Delivery, DrivenStep, Progress, ShownRows, StreamRound
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
-    from contextlib import AsyncExitStack
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
     from rollserve_server.admission import Receiver
     from rollserve_server.pool.calls.samplings import Samplings
     from rollserve_server.pool.calls.step_actions import StepActions
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.requests import DriveRequest
-    from rollserve_server.pool.results import Beginning, Delivery, StreamRound
+    from rollserve_server.pool.results import Beginning
     from rollserve_server.sampling import DrivenActions, DrivenRows
 
 __all__ = ["Drive"]
@@ -42,37 +41,47 @@ _MAX_WAITING_ITEMS = 4
 
 
 class _Client:
-    """The client of a session, who also stalls while it does not act.
+    """The client of a session, who also stalls while it does not act, or is away.
 
     Attributes:
-        awaited_since: when actions became wanted that it has not sent (`time.monotonic`), or None.
+        receiver: its present stream, or the last one.
+        is_away: whether no stream has the session.
+        awaited_since: when actions became wanted that it has not sent, or when it left (`time.monotonic`); or None.
     """
 
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+    def __init__(self, leave: Callable[[], None]) -> None:
+        """Begin without a stream; `leave` is called where a client is to end that is away."""
+        self.receiver: Receiver = NEVER_STALLED
+        self.is_away = False
         self.awaited_since: float | None = None
+        self._leave = leave
 
     @property
     def peer(self) -> str:
-        return self._receiver.peer
+        return self.receiver.peer
 
     @property
     def charged_to(self) -> tuple[str, ...]:
-        return self._receiver.charged_to
+        return self.receiver.charged_to
 
     @property
     def stalled_since(self) -> float | None:
-        return self._receiver.stalled_since if self.awaited_since is None else self.awaited_since
+        return self.receiver.stalled_since if self.awaited_since is None else self.awaited_since
 
     def end(self, error: DomainError) -> None:
-        self._receiver.end(error)
+        if self.is_away:
+            self._leave()
+        else:
+            self.receiver.end(error)
 
 
 class Drive:
-    """A session, from its request to its account.
+    """A session, from its request to its account. It may outlive the stream of its client.
 
     Attributes:
         account: what became of the steps; complete at the end.
+        token: what takes the session up in another stream; empty for one that ends with its stream.
+        owner: whom the session belongs to, who alone takes it up.
     """
 
     def __init__(
@@ -80,8 +89,9 @@ class Drive:
         parts: PoolParts,
         samplings: Samplings,
         request: DriveRequest,
-        receiver: Receiver,
+        owner: Sequence[str],
         max_idle_seconds: float,
+        forget: Callable[[Drive], None],
     ) -> None:
         """Begin nothing yet.
 
@@ -89,106 +99,197 @@ class Drive:
             parts: parts of the pool.
             samplings: runs the rounds.
             request: the request.
-            receiver: the client, for turns.
+            owner: whom the session belongs to.
             max_idle_seconds: how long the client may take for the actions of a step.
+            forget: is called when the session is over.
         """
         self.account = Account(0, 0, 0, 0, [])
+        self.token = secrets.token_urlsafe(24) if request.lease_seconds else ""
+        self.owner = owner
         self._parts, self._samplings = parts, samplings
-        self._request, self._client = request, _Client(receiver)
+        self._request = request
+        self._client = _Client(self._expire)
         self._max_idle_seconds = max_idle_seconds
+        self._forget = forget
+        self._stack = contextlib.AsyncExitStack()
         self._sequence: StreamSequence
         self._options = request.options
         self._call: DrivenCall | None = None
-        self._form: ActionForm | None = None  # known once the session has begun
+        self._rows: _Rows | None = None  # known once the session has begun
+        self._beginning: Beginning | None = None
+        # What is to be sent; and what was, beside steps, with the number of the step before it, until actions show that
+        # it has arrived.
         self._ready: deque[Beginning | DrivenStep | Delivery | StreamRound | Progress] = deque()
+        self._sent: deque[tuple[int, Delivery | StreamRound]] = deque()
+        self._num_sent_rounds = 0
         self._changed = asyncio.Event()
-        # The next step; whether the round waits for its actions; and the last step that the client was told of.
-        self._step, self._is_awaited, self._num_shown = 0, False, -1
-        self._actions: Sequence[DrivenActions] | None = None  # that came while a round ended
-        self._outcomes: Sequence[bytes | None] = ()  # of the last step of a round that has ended
         self._wants_end_of_fragment = self._wants_end = self._is_over = False
         self._failure: BaseException | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._lease_timer: asyncio.TimerHandle | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._num_streams = 0
         self._began = time.monotonic()
 
     # What the client sends.
 
     def act(self, actions: StepActions) -> None:
-        """Make a step; one that is made already has no effect.
+        """Make a step of rows; one that is made already has no effect.
 
         Raises:
             InvalidValueError: the step is not the next one, or the actions have another form, or are not in the action
                 space. No row has stepped then.
         """
-        if actions.step < self._step:
-            return
-        if actions.step > self._num_shown or self._form is None:
-            expected = f"{self._step}, once it is asked for"
+        rows = self._rows
+        if rows is None or actions.step >= rows.num_shown:
+            expected = f"at most {rows.num_shown - 1}" if rows is not None and rows.num_shown else "none before a step"
             raise InvalidValueError.of("actions.step", expected=expected, got=actions.step)
         with within("actions"):
-            self._actions = self._form.divided(actions)
-        self._make_step_if_awaited()
+            taken = rows.take(actions)
+        if taken:
+            self._stop_idling()
+        self._forget_sent(actions.step)
+        self._make_steps()
 
     def end_fragment(self) -> None:
-        """End the present fragments with the last step."""
+        """End the present fragments with the last steps."""
         self._wants_end_of_fragment = True
         self._end_round_if_wanted()
 
     def end(self) -> None:
-        """End the session with the last step."""
+        """End the session with the last steps."""
         self._wants_end = True
         self._end_round_if_wanted()
 
-    def _make_step_if_awaited(self) -> None:
-        if self._is_awaited and self._actions is not None and self._call is not None:
-            self._stop_idling()
-            actions, self._actions = self._actions, None
-            self._step += 1
-            self._call.act(actions)
+    def end_with_stream(self) -> None:
+        """End the session because its client has ended its stream, unless it may have lost its connection."""
+        if not self.token:
+            self.end()
+
+    def _make_steps(self) -> None:
+        """Make the steps whose actions have come, of workers that have steps left in the round."""
+        if self._call is not None and self._rows is not None:
+            for worker, actions in self._rows.taken_for(self._call.takes_actions):
+                self._call.act(worker, actions)
 
     # What it gets.
 
-    async def items(self) -> AsyncGenerator[Beginning | DrivenStep | Delivery | StreamRound | Progress | Account, None]:
-        """Yield what is to be sent; see `Pool.drive`."""
-        async with contextlib.AsyncExitStack() as stack:
-            with in_spec():
-                self._begin(stack)
-            rounds = asyncio.create_task(self._run())
-            try:
-                while True:
-                    while self._ready:
-                        yield self._ready.popleft()
-                    if self._failure is not None:
-                        raise self._failure
-                    if self._is_over:
-                        break
-                    self._notify()  # there is room
-                    if not await self._wait():
-                        yield Progress(self.account.num_simulated_steps, num_rounds=self.account.num_rounds)
-            finally:
-                self._stop_idling()
-                rounds.cancel()
-                await asyncio.gather(rounds, return_exceptions=True)
-        self._parts.row_sequences.dropped.report(self.account)
-        self.account.elapsed_seconds = time.monotonic() - self._began
-        yield self.account
+    async def items(
+        self, receiver: Receiver, num_rounds: int = 0
+    ) -> AsyncGenerator[Beginning | DrivenStep | Delivery | StreamRound | Progress | Account, None]:
+        """Yield what is to be sent to a client; see `Pool.drive`.
 
-    def _begin(self, stack: AsyncExitStack) -> None:
-        """Check the request, and begin the rows, until the stack is closed. They keep their environment."""
-        parts, options = self._parts, self._request.options
+        Args:
+            receiver: the client, for turns.
+            num_rounds: number of rounds that it has got before, in another stream.
+        """
+        self._num_streams += 1
+        stream, is_complete = self._num_streams, False
+        self._come_back(receiver)
+        try:
+            if self._running is None:
+                with in_spec():
+                    self._begin()
+                self._running = asyncio.create_task(self._run())
+            else:
+                self._repeat(num_rounds)
+            while True:
+                while self._ready and stream == self._num_streams:
+                    yield self._next_item()
+                if stream != self._num_streams:
+                    text = "the session goes on in another stream, which has taken it up"
+                    raise NotReadyError(text, reason=Reason.SESSION_TAKEN)
+                if self._failure is not None:
+                    raise self._failure
+                if self._is_over:
+                    break
+                self._notify()  # there is room
+                if not await self._wait():
+                    yield Progress(self.account.num_simulated_steps, num_rounds=self.account.num_rounds)
+            self._parts.row_sequences.dropped.report(self.account)
+            self.account.elapsed_seconds = time.monotonic() - self._began
+            yield self.account
+            is_complete = True
+        except Exception:
+            is_complete = stream == self._num_streams  # the client gets to know the error
+            raise
+        finally:
+            if stream == self._num_streams:
+                await self._leave(is_complete=is_complete)
+
+    def _come_back(self, receiver: Receiver) -> None:
+        """Have a stream's client hold the session from now on."""
+        self._client.receiver, self._client.is_away = receiver, False
+        self._stop_idling()
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+        self._await_actions()
+        self._notify()  # another stream has lost the session
+
+    async def _leave(self, *, is_complete: bool) -> None:
+        """End the session, or wait for its client until the lease is over."""
+        if is_complete or not self.token:
+            await self.close()
+            return
+        self._stop_idling()
+        self._client.is_away, self._client.awaited_since = True, time.monotonic()
+        self._lease_timer = asyncio.get_running_loop().call_later(self._request.lease_seconds, self._expire)
+
+    def _expire(self) -> None:
+        in_background(self.close())
+
+    async def close(self) -> None:
+        """End the session at once. May be called more than once."""
+        self._forget(self)
+        self._stop_idling()
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await self._stack.aclose()
+
+    def _next_item(self) -> Beginning | DrivenStep | Delivery | StreamRound | Progress:
+        item = self._ready.popleft()
+        if self.token and self._rows is not None and isinstance(item, Delivery | StreamRound):
+            self._sent.append((self._rows.num_shown - 1, item))
+        return item
+
+    def _repeat(self, num_rounds: int) -> None:
+        """Have what a client may not have got sent again."""
+        if self._beginning is None or self._rows is None:  # it is still to come
+            return
+        recorded = [item for _, item in self._sent]
+        recorded += (item for item in self._ready if isinstance(item, Delivery | StreamRound))
+        again = self._rows.awaited_again()
+        self._sent.clear()
+        self._ready = deque([self._beginning, *_behind(num_rounds, recorded), *([again] if again else [])])
+
+    def _forget_sent(self, step: int) -> None:
+        """Forget the rounds that have arrived, because the client has got a later step."""
+        arrived = [number for number, (last, item) in enumerate(self._sent) if _is_round(item) and last < step]
+        for _ in range(arrived[-1] + 1 if arrived else 0):
+            self._sent.popleft()
+
+    def _begin(self) -> None:
+        """Check the request, and begin the rows. They keep their environment."""
+        parts, options, stack = self._parts, self._request.options, self._stack
         parts.check_run(options.run)
         env_version = parts.selection.choose_env(options)
         stack.enter_context(parts.versions.envs.using(env_version))
         stack.callback(parts.versions.evict)
         num_rows = len(parts.workers.workforce) * parts.versions.env_in_use(env_version).description.num_rows
         check_info_size(self._request.external.infos, num_rows)
+        if self._request.min_ready > num_rows:
+            expected = f"at most {num_rows}, the number of all rows"
+            raise InvalidValueError.of("min_ready_row_count", expected=expected, got=self._request.min_ready)
         self._options = dataclasses.replace(options, env_version=env_version, expected=ANY_VERSIONS, seed=None)
         self._sequence = StreamSequence(parts, self._request, stack)  # which has the seed
 
     async def _run(self) -> None:
         """Run round after round, until the client ends the session."""
         try:
-            while not self._wants_end:
+            while not self._wants_end or (self._rows is not None and self._rows.has_taken):
                 await self._run_round()
             self._is_over = True
         except BaseException as error:  # raised where items are awaited
@@ -199,7 +300,7 @@ class Drive:
     async def _run_round(self) -> None:
         request, turn = self._request, self._samplings.admission.new_turn()
         async with contextlib.AsyncExitStack() as stack:
-            await self._samplings.admit_round(stack, self._client, turn, has_begun=self._form is not None)
+            await self._samplings.admit_round(stack, self._client, turn, has_begun=self._rows is not None)
             stack.callback(self._parts.versions.evict)
             wanted = SampleRequest(
                 self._sequence.target(0),
@@ -212,17 +313,17 @@ class Drive:
                 call = await self._samplings.begin(wanted, stack, self._sequence)
             assert isinstance(call, DrivenCall)  # noqa: S101  # the request is a client's
             call.turn = turn
-            call.begin(self._show, continues=self._step > 0)
-            if self._form is None:
-                beginning, spaces = call.beginning(), self._samplings.spaces(call.account.env_version)
-                self._form = ActionForm(spaces[1], request.external.infos, beginning.num_rows, beginning.num_workers)
-                given = spaces if request.return_spaces else None
-                self._ready.append(dataclasses.replace(beginning, spaces=given))
-                self._notify()
-            self._call = call
+            if self._rows is None:
+                self._rows = self._begun(call)
+            rows = self._rows
+            rows.begin_round()
+            call.begin(self._show, continues=rows.has_stepped)
             self._wants_end_of_fragment = False
             try:
                 async with self._samplings.running(call, self._sequence) as items:
+                    self._call = call
+                    self._make_steps()
+                    self._end_round_if_wanted()
                     async for item in items:
                         while len(self._ready) >= _MAX_WAITING_ITEMS:
                             await self._changed.wait()
@@ -233,6 +334,17 @@ class Drive:
                 self.account.add_round(call.account, None)
             self._end_round(call)
 
+    def _begun(self, call: DrivenCall) -> _Rows:
+        """Have the beginning sent; return the rows."""
+        beginning, spaces = call.beginning(), self._samplings.spaces(call.account.env_version)
+        given = spaces if self._request.return_spaces else None
+        self._beginning = dataclasses.replace(beginning, spaces=given, session_token=self.token)
+        self._ready.append(self._beginning)
+        self._notify()
+        size = beginning.num_rows // beginning.num_workers
+        form = ActionForm(spaces[1], self._request.external.infos, beginning.num_rows, beginning.num_workers)
+        return _Rows(form, beginning.num_rows, size, self._request.min_ready)
+
     def _end_round(self, call: DrivenCall) -> None:
         if not (call.account.num_steps or call.account.num_discarded_steps):
             return
@@ -242,43 +354,43 @@ class Drive:
             self._ready.append(stream_round(call, number, self._sequence.next_position(call)))
             self._notify()
 
-    def _show(self, workers: Sequence[DrivenRows]) -> None:
-        """Tell the client what all workers have to show."""
-        outcomes = [rows.outcome for rows in workers]
-        if any(rows.observations is None for rows in workers):  # the round has ended: its next one has them
-            self._outcomes = outcomes
-            return
-        before, self._outcomes = self._outcomes or outcomes, ()
-        shown = [(rows.observations or b"") + (outcome or b"") for rows, outcome in zip(workers, before, strict=True)]
-        self._is_awaited = True
-        if self._num_shown < self._step:  # else a round has ended in between, and there is nothing new
-            self._num_shown = self._step
-            self._ready.append(DrivenStep(self._step, shown))
-        self._client.awaited_since = time.monotonic()
-        self._idle_timer = asyncio.get_running_loop().call_later(self._max_idle_seconds, self._stall)
-        self._notify()
+    def _show(self, worker: int, shown: DrivenRows) -> None:
+        """Tell the client what a worker has to show, as soon as enough rows have something."""
+        assert self._rows is not None and self._call is not None  # noqa: PT018, S101  # they have begun
+        step = self._rows.show(worker, shown, is_last=self._call.is_idle)
+        if step is not None:
+            self._ready.append(step)
+            self._notify()
+        self._await_actions()
         self._end_round_if_wanted()
-        self._make_step_if_awaited()
+
+    def _await_actions(self) -> None:
+        """Bound the time until the client acts, if nothing goes on without it."""
+        is_awaited = self._call is not None and self._call.is_idle and not self._client.is_away
+        if is_awaited and self._idle_timer is None:
+            self._client.awaited_since = time.monotonic()
+            self._idle_timer = asyncio.get_running_loop().call_later(self._max_idle_seconds, self._stall)
 
     def _end_round_if_wanted(self) -> None:
-        """End the present round with its last step, once that is shown, if the client wants it."""
-        if self._call is not None and self._is_awaited and (self._wants_end or self._wants_end_of_fragment):
-            if not (self._wants_end or self._call.num_steps):
+        """End the present round with the last steps, once they are shown, if the client wants it."""
+        if self._call is not None and self._call.is_idle and (self._wants_end or self._wants_end_of_fragment):
+            if not (self._wants_end or self._call.has_steps):
                 self._wants_end_of_fragment = False  # there is nothing in them yet
                 return
             self._stop_idling()
             self._call.end()
 
     def _stall(self) -> None:
-        text = f"the client did not send the actions of step {self._step} for {self._max_idle_seconds:g} s"
+        text = f"the client did not send actions for {self._max_idle_seconds:g} s, which all rows wait for"
         self._failure = ClientStalledError(text)
         self._notify()
 
     def _stop_idling(self) -> None:
-        self._is_awaited, self._client.awaited_since = False, None
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
+        if not self._client.is_away:
+            self._client.awaited_since = None
 
     async def _wait(self) -> bool:
         """Wait until something has changed; return False if the time for progress comes before."""
@@ -293,3 +405,113 @@ class Drive:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+class _Rows:
+    """The rows of a session: which of them wait for actions, and what the client has to get to know of them.
+
+    Attributes:
+        num_shown: number of steps that the client was told of.
+    """
+
+    def __init__(self, form: ActionForm, num_rows: int, worker_rows: int, min_ready: int) -> None:
+        """Begin with rows that have made no step.
+
+        Args:
+            form: form of the actions.
+            num_rows: number of all rows, N.
+            worker_rows: number of rows of a worker.
+            min_ready: number of rows that are enough to tell the client of a step; 0 if all rows step together.
+        """
+        self._form, self._size, self._min_ready = form, worker_rows, min_ready
+        # For each row: steps whose actions have come; those among them of the rounds before; and of how many the client
+        # was told, -1 for not even of the first observations.
+        self._steps, self._before, self._shown = (np.full(num_rows, start, np.int64) for start in (0, 0, -1))
+        # By worker, what was shown last; what the client has not been told of; and the next actions.
+        self._latest: dict[int, ShownRows] = {}
+        self._news: dict[int, ShownRows] = {}
+        self._taken: dict[int, DrivenActions] = {}
+        self.num_shown = 0
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the client has acted."""
+        return bool(self._steps.any())
+
+    @property
+    def has_taken(self) -> bool:
+        """Whether actions have come that no round has got yet."""
+        return bool(self._taken)
+
+    def begin_round(self) -> None:
+        """Count the steps of a round from now on."""
+        self._before[:] = self._steps
+        for worker in self._taken:
+            self._before[self._of(worker)] -= 1
+
+    def show(self, worker: int, rows: DrivenRows, *, is_last: bool) -> DrivenStep | None:
+        """Take what a worker has to show, unless it is known; return what the client gets to know, if that is enough.
+
+        Args:
+            worker: index of the worker.
+            rows: what it has to show.
+            is_last: whether no other worker will show anything before the client acts.
+        """
+        its = self._of(worker)
+        num_steps = int(self._before[its.start]) + rows.step
+        if self._shown[its.start] >= num_steps:  # a lost worker's rows, or where the round before has ended
+            return None
+        self._shown[its] = num_steps
+        shown = ShownRows(range(its.start, its.stop) if self._min_ready else None, num_steps, rows.data)
+        self._latest[worker] = self._news[worker] = shown
+        is_enough = self._min_ready and len(self._news) * self._size >= self._min_ready
+        return self._step() if is_enough or is_last else None
+
+    def awaited_again(self) -> DrivenStep | None:
+        """Return what the client gets to know of all rows that wait for actions; None if there are none."""
+        awaited = (self._shown == self._steps)[:: self._size]
+        self._news = {worker: self._latest[worker] for worker in np.flatnonzero(awaited).tolist()}
+        return self._step() if self._news and (self._min_ready or awaited.all()) else None
+
+    def take(self, actions: StepActions) -> bool:
+        """Take actions; return whether there are any new ones. Raises InvalidValueError, and takes none then."""
+        if not self._min_ready:
+            if actions.step < self._steps[0]:
+                return False
+            self._taken = dict(enumerate(self._form.divided(actions)))
+            self._steps += 1
+            return True
+        taken = self._form.of_rows(actions, self._steps, self._shown)
+        self._taken |= taken
+        for worker in taken:
+            self._steps[self._of(worker)] += 1
+        return bool(taken)
+
+    def taken_for(self, takes_actions: Callable[[int], bool]) -> Iterator[tuple[int, DrivenActions]]:
+        """Yield the workers that take actions now and have some, and these."""
+        for worker in [worker for worker in self._taken if takes_actions(worker)]:
+            yield worker, self._taken.pop(worker)
+
+    def _step(self) -> DrivenStep:
+        number = self.num_shown if self._min_ready else int(self._steps[0])
+        self.num_shown, news, self._news = number + 1, self._news, {}
+        workers = news.values() if self._min_ready else [news[worker] for worker in sorted(news)]
+        return DrivenStep(number, list(workers))
+
+    def _of(self, worker: int) -> slice:
+        return slice(worker * self._size, (worker + 1) * self._size)
+
+
+def _is_round(item: Delivery | StreamRound) -> bool:
+    return isinstance(item, StreamRound)
+
+
+def _behind(num_rounds: int, items: list[Delivery | StreamRound]) -> Iterator[Delivery | StreamRound]:
+    """Yield what belongs to later rounds than the first ones."""
+    waiting: list[Delivery | StreamRound] = []
+    for item in items:
+        waiting.append(item)
+        if isinstance(item, StreamRound):
+            yield from waiting if item.round_number >= num_rounds else ()
+            waiting = []
+    yield from waiting

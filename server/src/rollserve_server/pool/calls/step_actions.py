@@ -33,19 +33,23 @@ def check_info_size(infos: Sequence[InfoSpec], num_rows: int) -> None:
 
 
 class StepActions(NamedTuple):
-    """A client's actions of one step in all N rows.
+    """A client's actions of one step in N rows.
 
     Attributes:
-        step: number of the step, counted from the beginning of the session.
+        step: number of the last step that the client was told of.
         actions: for each leaf of the action space, by name, (N, *A).
         infos: for each info, by name, (N, *I).
         idle: (N,) bool, whether a row makes no step; empty if all rows do.
+        rows: (N,), the numbers of the rows; empty for all rows of all workers.
+        counts: (N,), how many steps each of them has made; empty for all rows.
     """
 
     step: int
     actions: Mapping[str, np.ndarray]
     infos: Mapping[str, np.ndarray]
     idle: NDArray[np.bool_]
+    rows: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
 
 class ActionForm:
@@ -73,10 +77,10 @@ class ActionForm:
         Raises:
             InvalidValueError: a column is missing, or has another form; or an action is not in the action space.
         """
-        actions = list(self._columns("actions", self._actions, given.actions))
-        infos = list(self._columns("agent_infos", self._infos, given.infos))
-        for spec, column, bounds in zip(self._actions, actions, self._bounds, strict=True):
-            self._check(f"actions{_entry(spec)}", column, bounds)
+        for field, got in (("rows", given.rows), ("row_step_counts", given.counts)):
+            if len(got):
+                raise InvalidValueError.of(field, expected="none without min_ready_row_count", got=len(got))
+        actions, infos = self._checked(given, self._num_rows)
         if len(given.idle) not in (0, self._num_rows):
             raise InvalidValueError.of("idle", expected=f"{self._num_rows} values, or none", got=len(given.idle))
         size = self._num_rows // self._num_workers
@@ -90,26 +94,79 @@ class ActionForm:
             for rows in parts
         ]
 
-    def _columns(self, field: str, specs: Sequence[InfoSpec], given: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+    def of_rows(
+        self, given: StepActions, steps: NDArray[np.int64], shown: NDArray[np.int64]
+    ) -> dict[int, DrivenActions]:
+        """Return the actions of each worker whose rows act; those of steps that are made already have no effect.
+
+        Args:
+            given: the actions.
+            steps: (N,), number of steps whose actions each row has got.
+            shown: (N,), how many steps of each row the client was told of.
+
+        Raises:
+            InvalidValueError: as of `divided`, or rows that do not wait for actions, or a part of a worker's.
+        """
+        rows, counts, size = given.rows, given.counts, self._num_rows // self._num_workers
+        if len(given.idle):
+            raise InvalidValueError.of("idle", expected="none with min_ready_row_count", got=len(given.idle))
+        if len(counts) != len(rows):
+            expected = f"{len(rows)} values, as rows has"
+            raise InvalidValueError.of("row_step_counts", expected=expected, got=len(counts))
+        are_known = len(rows) and rows.min() >= 0 and rows.max() < self._num_rows
+        if not are_known or len(rows) != len(np.unique(rows)):
+            expected = f"numbers of different rows, from 0 to {self._num_rows - 1}"
+            raise InvalidValueError.of("rows", expected=expected, got=rows.tolist())
+        actions, infos = self._checked(given, len(rows))
+        wrong = (counts > steps[rows]) | ((counts == steps[rows]) & (shown[rows] != counts))
+        if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
+            expected = f"{shown[rows[first]]}, as was shown of row {rows[first]}"
+            raise InvalidValueError.of(f"row_step_counts[{first}]", expected=expected, got=int(counts[first]))
+        positions = np.flatnonzero(counts == steps[rows])
+        positions = positions[np.argsort(rows[positions])]
+        found = {}
+        for worker in np.unique(rows[positions] // size).tolist():
+            its = positions[rows[positions] // size == worker]
+            if len(its) < size:
+                first = worker * size
+                expected = f"all or none of the rows from {first} to {first + size - 1}, which are stepped at once"
+                raise InvalidValueError.of("rows", expected=expected, got=rows[its].tolist())
+            parts = (tuple(column[its].tobytes() for column in group) for group in (actions, infos))
+            found[worker] = DrivenActions(*parts)
+        return found
+
+    def _checked(self, given: StepActions, num_rows: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return the columns of actions and infos in their order; raise InvalidValueError for bad ones."""
+        actions = list(self._columns("actions", self._actions, given.actions, num_rows))
+        infos = list(self._columns("agent_infos", self._infos, given.infos, num_rows))
+        for spec, column, bounds in zip(self._actions, actions, self._bounds, strict=True):
+            _check(f"actions{_entry(spec)}", column, bounds)
+        return actions, infos
+
+    def _columns(
+        self, field: str, specs: Sequence[InfoSpec], given: Mapping[str, np.ndarray], num_rows: int
+    ) -> Iterator[np.ndarray]:
         """Yield the columns in their order."""
         if given.keys() != {spec.name for spec in specs}:
             expected = " and ".join(repr(spec.name) for spec in specs) or "none"
             got = " and ".join(map(repr, given)) or "none"
             raise InvalidValueError.of(field, expected=f"the tensors {expected}", got=got)
         for spec in specs:
-            column, shape = given[spec.name], (self._num_rows, *spec.shape)
+            column, shape = given[spec.name], (num_rows, *spec.shape)
             if (column.dtype, column.shape) != (spec.dtype, shape):
                 expected, got = f"{spec.dtype} of shape {shape}", f"{column.dtype} of shape {column.shape}"
                 raise InvalidValueError.of(f"{field}{_entry(spec)}", expected=expected, got=got)
             yield column
 
-    def _check(self, field: str, column: np.ndarray, bounds: tuple[np.ndarray, np.ndarray] | None) -> None:
-        flat = column.reshape(self._num_rows, -1)
-        good = np.isfinite(flat) if bounds is None else (bounds[0] <= flat) & (flat <= bounds[1])
-        if not good.all():
-            row, value = next(first_bad_elements(flat, good))
-            expected = FINITE if bounds is None else "an action in the action space"
-            raise InvalidValueError.of(f"{field}[{row}]", expected=expected, got=value)
+
+def _check(field: str, column: np.ndarray, bounds: tuple[np.ndarray, np.ndarray] | None) -> None:
+    flat = column.reshape(len(column), -1)
+    good = np.isfinite(flat) if bounds is None else (bounds[0] <= flat) & (flat <= bounds[1])
+    if not good.all():
+        row, value = next(first_bad_elements(flat, good))
+        expected = FINITE if bounds is None else "an action in the action space"
+        raise InvalidValueError.of(f"{field}[{row}]", expected=expected, got=value)
 
 
 def _entry(spec: InfoSpec) -> str:

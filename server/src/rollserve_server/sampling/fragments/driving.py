@@ -41,7 +41,7 @@ class Driving:
         self._collector, self._envs = collector, envs
         collector.shows_infos = external.shows_infos
         self._actions: deque[DrivenActions] = deque()
-        self._outcome: bytes | None = None
+        self._outcome = b""
 
     @property
     def has_actions(self) -> bool:
@@ -71,12 +71,9 @@ class Driving:
         collector = self._collector
         if self._actions:
             return None
-        outcome, self._outcome = self._outcome, None
-        observations = None
-        if collector.num_steps_left:
-            collector.begin_step()
-            observations = self._encoded_observations()
-        return DrivenRows(collector.num_steps - collector.num_steps_left, outcome, observations)
+        outcome, self._outcome = self._outcome, b""
+        collector.begin_step()
+        return DrivenRows(collector.num_steps - collector.num_steps_left, self._encoded_observations() + outcome)
 
     def _encoded_observations(self) -> bytes:
         parts = _columns("observations", self._envs.observation_leaves, self._envs.observations)
