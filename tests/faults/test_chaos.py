@@ -17,6 +17,7 @@ def test_chaos_run_finds_nothing_wrong(tmp_path: Path) -> None:
     print_report(outcome)  # pytest shows it on failure
     assert not outcome.wrong
     assert outcome.verdict.num_compared_steps > 1000
+    assert any(call.request["kind"] == "session" and call.outcome == "ok" for call in outcome.story.calls)
     assert {"worker killed", "gateway killed", "client killed"} <= longest_waits(outcome.story).keys()
 
 

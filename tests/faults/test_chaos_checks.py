@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from faults.chaos.chains import chains_of
-from faults.chaos.checks import delivered_twice, differences, wrong_ends
-from faults.chaos.digests import Segment, segments_of
+from faults.chaos.checks import delivered_twice, differences, different_steps, wrong_ends
+from faults.chaos.digests import Segment, segments_of, step_digest
 from faults.chaos.processes import Usage
+from faults.chaos.sessions import act, drive
 from faults.chaos.story import Beginning, RecordedCall
 from faults.soak.watching import Track
 
 import rollserve
+from rollserve_server.local import LocalServer
 
 LENGTHS = [3, 1, 4]
 ACCOUNT = {
@@ -23,6 +26,11 @@ ACCOUNT = {
     "num_carried_steps": 4,
     "num_simulated_steps": 7,
 }
+
+
+@pytest.fixture(scope="module")
+def server(light_server: LocalServer) -> LocalServer:
+    return light_server
 
 
 def batch(first: int = 0, **changes: np.ndarray) -> rollserve.EpisodeBatch:
@@ -131,6 +139,57 @@ def test_fragment_calls_are_ordered_by_the_steps_of_their_rows() -> None:
     assert [calls.index(call) for call in chain.calls] == [1, 2, 3, 0]
     (chain,) = chains_of([call for call in calls if call.outcome])
     assert [calls.index(call) for call in chain.unknown] == [0]
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_wrong_part", "is_wrong_whole"),
+    [
+        ("abc", False, False),
+        ("ab", False, True),
+        ("", False, True),
+        ("abcd", True, True),
+        ("axc", True, True),
+        ("acb", True, True),
+    ],
+)
+def test_wrong_steps_of_sessions_are_found(shown: str, is_wrong_part: bool, is_wrong_whole: bool) -> None:
+    call = call_with((), "session")
+    call.steps = list(shown)
+    assert bool(list(different_steps(call, list("abc"), is_whole=False))) == is_wrong_part
+    assert bool(list(different_steps(call, list("abc"), is_whole=True))) == is_wrong_whole
+
+
+def test_each_change_of_what_a_session_shows_and_records_is_found(cartpole: rollserve.Sampler) -> None:
+    def shown(seed: int, every: int = 8) -> list[str | list[Segment]]:
+        extras = {"fragment_length": 16, "batch_every": every, "infos": True}
+        request = {"number": 40, "seed": seed, "options": {"max_episode_length": 11}, "extras": extras}
+        with drive(cartpole, request) as session:
+            return [
+                step_digest(each) if isinstance(each, rollserve.DrivenStep) else list(segments_of(each))
+                for each in act(session, request)
+            ]
+
+    first, again, other, fewer = shown(1), shown(1), shown(2), shown(1, every=40)
+    assert again == first
+    assert len({each for each in first if isinstance(each, str)}) == 41
+    assert not any(one == another for one, another in zip(first, other, strict=True))
+    assert [each for each in fewer if isinstance(each, str)] == [each for each in first if isinstance(each, str)]
+    with drive(cartpole, {"seed": 1, "options": {}, "extras": {"fragment_length": 1, "infos": True}}) as session:
+        step = session.observe()
+    digest = step_digest(step)
+    for name, value in vars(step).items():
+        changed = value + 1 if name == "number" else _changed(value)
+        if changed is not None:
+            assert step_digest(dataclasses.replace(step, **{name: changed})) != digest, name
+
+
+def _changed(value: object) -> object:
+    """The column with its first bit flipped; None for one without any."""
+    if not isinstance(value, np.ndarray) or not value.size:
+        return None
+    changed = value.copy()
+    changed.reshape(-1).view(np.uint8)[0] ^= 1
+    return changed
 
 
 def test_growth_of_processes_is_measured_at_rest() -> None:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from faults.chaos.calls import KINDS as CALLS
 from faults.chaos.catalogue import ENVS
 from faults.chaos.report import print_report
 from faults.chaos.run import DEFAULT_ENVS, Options, run
@@ -24,6 +25,11 @@ def main() -> int:
     )
     parser.add_argument(
         "--envs", default=",".join(DEFAULT_ENVS), help=f"environments, separated by commas, among {', '.join(ENVS)}"
+    )
+    parser.add_argument(
+        "--calls",
+        default=",".join(CALLS),
+        help=f"kinds of calls that clients make, separated by commas, among {', '.join(CALLS)}",
     )
     parser.add_argument("--workers", type=int, default=2, help="number of workers at the start")
     parser.add_argument("--clients", type=int, default=3, help="number of clients at a time")
@@ -47,6 +53,7 @@ def main() -> int:
         seconds=given.seconds,
         kinds=[kind for kind in given.faults.split(",") if kind],
         envs=given.envs.split(","),
+        calls=given.calls.split(","),
         num_workers=given.workers,
         num_clients=given.clients,
         pause_seconds=given.pause,

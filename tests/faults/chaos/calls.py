@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from faults.chaos.catalogue import MAX_WORKERS, NUM_ROWS
 
-__all__ = ["MAX_PAUSES", "Call", "draw_call", "members_of"]
+__all__ = ["KINDS", "MAX_PAUSES", "Call", "draw_call", "members_of"]
 
 MAX_PAUSES = 100
 """Number of messages before which a slow client pauses, so that no call outlasts the run."""
-
-_KINDS = {
+KINDS = {
     "samples": 6,
     "exact": 3,
     "fragments": 5,
+    "session": 4,
     "evaluation": 2,
     "population": 1,
     "blackhole": 1,
@@ -36,15 +36,16 @@ class Call:
 
     Attributes:
         kind: kind of call, such as `samples`.
-        number: number of steps or episodes to request.
+        number: number of steps or episodes to request; of a session, steps of each row.
         options: options on which the episodes depend.
-        seed: root seed, or None for the sampler's own sequence.
+        seed: root seed, or None for the sampler's own sequence, which sessions do not have.
         first_index: index of the first episode, if there is a seed.
         row_step_count: expected position of the rows, for fragments with a seed.
-        extras: options on which the episodes do not depend, such as compression and prefetch.
+        extras: options on which the episodes do not depend, such as compression and prefetch; of a session, after how
+            many steps the client takes a batch (`batch_every`), too.
         connection: index of the client's connection.
-        pause_seconds: seconds that the client pauses before each of the first `MAX_PAUSES` messages.
-        num_messages: number of messages after which the client ends the call; None to read all.
+        pause_seconds: seconds that the client pauses after each of the first `MAX_PAUSES` messages or steps.
+        num_messages: number of messages or steps after which the client ends the call; None to read all.
         deadline: limit on the call's seconds, or None.
         joined: whether the client joins all messages into one batch.
     """
@@ -63,18 +64,19 @@ class Call:
     joined: bool = False
 
 
-def draw_call(source: random.Random, num_row_steps: tuple[int, int | None]) -> Call:
+def draw_call(source: random.Random, num_row_steps: tuple[int, int | None], kinds: Sequence[str]) -> Call:
     """Draw a call.
 
     Args:
         source: source of random numbers.
         num_row_steps: seed of a row sequence, and the position of its rows, None at its beginning.
+        kinds: kinds of calls to choose among.
     """
-    kind = source.choices(list(_KINDS), list(_KINDS.values()))[0]
+    kind = source.choices(kinds, [KINDS[each] for each in kinds])[0]
     options: dict[str, Any] = {}
     if source.random() < 0.2:
         options["max_episode_length"] = source.choice([7, 25, 60])
-    if source.random() < 0.1 and kind not in ("fragments", "population"):
+    if source.random() < 0.1 and kind not in ("fragments", "population", "session"):
         options["deterministic"] = True
     call = Call(kind, _number(source, kind), options, connection=source.randrange(2))
     if kind in ("samples", "exact", "fragments"):
@@ -83,6 +85,8 @@ def draw_call(source: random.Random, num_row_steps: tuple[int, int | None]) -> C
             call = dataclasses.replace(call, options={})
         if kind == "samples" and call.seed is None and source.random() < 0.3:
             call = dataclasses.replace(call, extras={**call.extras, "prefetch": True})
+    elif kind == "session":
+        call = dataclasses.replace(call, seed=source.getrandbits(64), **_driving(source))
     elif kind == "evaluation":
         call = dataclasses.replace(call, extras={"return_episodes": source.random() < 0.5})
     return call
@@ -103,6 +107,8 @@ def _number(source: random.Random, kind: str) -> int:
             return source.randrange(1, 8)
         case "fragments":
             return _MANY_WORKERS * NUM_ROWS * round(10 ** source.uniform(0, 1.5))
+        case "session":
+            return round(10 ** source.uniform(0, 2.2))
         case _:
             return round(10 ** source.uniform(0.5, 3.3))
 
@@ -119,6 +125,21 @@ def _reading(source: random.Random) -> dict[str, Any]:
     if how < 0.35:
         return {"extras": extras, "deadline": source.uniform(0.02, 0.6)}
     return {"extras": extras, "joined": how < 0.7}
+
+
+def _driving(source: random.Random) -> dict[str, Any]:
+    """Draw how the client drives a session."""
+    extras = {
+        "fragment_length": round(10 ** source.uniform(0, 1.7)),
+        "batch_every": round(10 ** source.uniform(0.3, 2)),
+        "infos": source.random() < 0.5,
+    }
+    how = source.random()
+    if how < 0.1:
+        return {"extras": extras, "num_messages": source.randrange(30)}
+    if how < 0.3:
+        return {"extras": extras, "pause_seconds": source.uniform(0.01, 0.2)}
+    return {"extras": extras}
 
 
 def _beginning(source: random.Random, kind: str, num_row_steps: tuple[int, int | None]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from faults.chaos.chains import chains_of
 from faults.chaos.digests import slice_digest, state_digest
@@ -13,7 +14,15 @@ from faults.chaos.story import RecordedCall, Story
 
 import rollserve
 
-__all__ = ["EXPECTED_OUTCOMES", "Verdict", "check_story", "delivered_twice", "differences", "wrong_ends"]
+__all__ = [
+    "EXPECTED_OUTCOMES",
+    "Verdict",
+    "check_story",
+    "delivered_twice",
+    "differences",
+    "different_steps",
+    "wrong_ends",
+]
 
 EXPECTED_OUTCOMES = frozenset(
     {
@@ -62,7 +71,7 @@ def check_story(story: Story, references: References) -> Verdict:
     verdict.wrong += delivered_twice(story.calls)
     comparison = _Comparison(story, references, verdict)
     for call in story.calls:
-        if call.request["kind"] in ("samples", "exact", "evaluation", "population"):
+        if call.request["kind"] in ("samples", "exact", "session", "evaluation", "population"):
             comparison.compare(call)
     for chain in chains_of(story.calls):
         for call in chain.calls:
@@ -126,11 +135,10 @@ class _Comparison:
         if call.beginning is None:
             self._verdict.num_unknown_calls += bool(call.segments)
             return
-        names = [
-            self._names.get((call.beginning.run, kind, version))
-            for kind, version in (("agent", call.beginning.policy), ("env", call.beginning.env))
-        ]
-        agent, env = names
+        env = self._names.get((call.beginning.run, "env", call.beginning.env))
+        agent = self._names.get((call.beginning.run, "agent", call.beginning.policy))
+        if call.request["kind"] == "session":
+            agent = "client"
         if agent is None or env is None:
             self._verdict.num_unknown_calls += 1
             return
@@ -147,6 +155,13 @@ class _Comparison:
 
     def _differences(self, call: RecordedCall, agent: str, env: str) -> Iterator[str]:
         kind, is_whole = call.request["kind"], call.outcome == "ok"
+        if kind == "session":
+            steps, batches = self._references.session(call, env)
+            yield from different_steps(call, steps, is_whole=is_whole)
+            if batches:
+                reference = rollserve.EpisodeBatch.concatenate(*batches)
+                yield from differences(call, reference, is_whole=is_whole)
+            return
         if kind in ("evaluation", "population"):
             if not is_whole:
                 return
@@ -161,6 +176,14 @@ class _Comparison:
             number = call.num_steps
         if number and (call.segments or kind == "fragments"):
             yield from differences(call, self._references.episodes(call, agent, env, number), is_whole=is_whole)
+
+
+def different_steps(call: RecordedCall, reference: Sequence[str], *, is_whole: bool) -> Iterator[str]:
+    """Yield the first step of a session that differs from its reference, or that is missing if `is_whole` is true."""
+    for number, (shown, expected) in enumerate(zip_longest(call.steps, reference)):
+        if shown != expected and (is_whole or shown is not None):
+            yield f"step {number} differs: expected {expected}, got {shown}"
+            return
 
 
 def differences(call: RecordedCall, reference: rollserve.EpisodeBatch, *, is_whole: bool) -> Iterator[str]:

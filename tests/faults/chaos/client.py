@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import itertools
 import json
@@ -13,10 +14,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faults.chaos.calls import MAX_PAUSES, Call, draw_call, members_of
+from faults.chaos.calls import KINDS, MAX_PAUSES, Call, draw_call, members_of
 from faults.chaos.events import EventLog
 from faults.chaos.processes import end_with_parent
 from faults.chaos.recorder import Recorder, Recording
+from faults.chaos.sessions import act, drive
 
 import rollserve
 from rollserve._calls.evaluation_readers import EvaluationReader, PopulationReader, Reader
@@ -25,6 +27,8 @@ from rollserve._calls.time_limits import TimeLimits
 from rollserve_wire.v1.episode_batch_pb2 import Beginning
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollserve.async_sample_stream import AsyncSampleStream
     from rollserve.sample_stream import SampleStream
 
@@ -37,7 +41,11 @@ _FAILED_SECONDS = 0.4  # pause after a failed call
 class Client:
     """A client that makes random calls and records their results."""
 
-    def __init__(self, address: str, recorder: Recorder, name: str, source: random.Random) -> None:
+    def __init__(
+        self, address: str, recorder: Recorder, name: str, source: random.Random, kinds: Sequence[str] = tuple(KINDS)
+    ) -> None:
+        self._kinds = kinds
+        self._broken: Call | None = None  # a session that the next one is to repeat
         self._address = address
         self._recorder = recorder
         self._source = source
@@ -52,7 +60,9 @@ class Client:
 
     def run_one(self) -> None:
         """Make one call, and wait for its end."""
-        call = draw_call(self._source, self._rows)
+        call = draw_call(self._source, self._rows, self._kinds)
+        if call.kind == "session" and self._broken is not None:
+            call, self._broken = self._broken, None
         if call.kind == "at once":
             asyncio.run(self._at_once())
             return
@@ -86,6 +96,8 @@ class Client:
                     assert not list(stream)
                     recording.begin(_beginning_of(stream))
                     recording.end("ok", stream.end())
+            case "session":
+                self._drive(call, recording, sampler)
             case "evaluation" | "population":
                 self._evaluate(call, recording, sampler)
             case _:
@@ -123,6 +135,23 @@ class Client:
         beginning = _beginning_of(stream)
         assert beginning is not None
         return beginning.row_count
+
+    def _drive(self, call: Call, recording: Recording, sampler: rollserve.Sampler) -> None:
+        request = dataclasses.asdict(call)
+        with drive(sampler, request) as session:
+            for position, shown in enumerate(act(session, request)):
+                recording.begin(session._reader._beginning)
+                if isinstance(shown, rollserve.DrivenStep):
+                    recording.show(shown)
+                else:
+                    recording.deliver(shown)
+                if position == call.num_messages:
+                    session.close()
+                    recording.end("cancelled")
+                    return
+                if position < MAX_PAUSES:
+                    time.sleep(call.pause_seconds)
+        recording.end("ok", session.account)
 
     def _evaluate(self, call: Call, recording: Recording, sampler: rollserve.Sampler) -> None:
         options: Any = dict(call.options)
@@ -183,6 +212,8 @@ class Client:
             text=error.message,
             field=error.field,
         )
+        if call.kind == "session":
+            self._broken = call
         if outcome in ("ROW_STEP_COUNT", "SAMPLER_RUN", "ENVIRONMENT_VERSION"):
             self._begin_rows()
         time.sleep(_FAILED_SECONDS)
@@ -210,14 +241,16 @@ def _beginning_of(stream: SampleStream | AsyncSampleStream) -> Beginning | None:
 def main(text: str) -> None:
     """Make calls until the file `stop` exists, and rest while a folder `rest` exists beside it.
 
-    The JSON text has the keys `address`, `seed`, `pause_seconds`, `in_full`, `log`, `name` and `stop`.
+    The JSON text has the keys `address`, `seed`, `pause_seconds`, `in_full`, `log`, `name` and `stop`, and may have
+    `calls`, the kinds of calls to make.
     """
     end_with_parent()
     rollserve.give_back_memory()  # the soak run measures it
     config = json.loads(text)
     source = random.Random(f"{config['seed']} {config['name']}")
     recorder = Recorder(EventLog(Path(config["log"])), in_full=config["in_full"])
-    client = Client(config["address"], recorder, f"{config['seed']} {config['name']}", source)
+    kinds = config.get("calls", list(KINDS))
+    client = Client(config["address"], recorder, f"{config['seed']} {config['name']}", source, kinds)
     stop = Path(config["stop"])
     rest = stop.with_name("rest")
     while not stop.exists():

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 import rollserve
 from rollserve_wire.columns import is_mask, leaves_of, mask_name
 
-__all__ = ["Segment", "num_bytes", "segments_of", "slice_digest", "state_digest"]
+__all__ = ["Segment", "num_bytes", "segments_of", "slice_digest", "state_digest", "step_digest"]
 
 _STATES = "state/"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Segment:
     """Delivered steps of an episode.
 
@@ -84,6 +84,15 @@ def state_digest(batch: rollserve.EpisodeBatch, position: int, start: int) -> st
         delivered, at = {name: states[name] for name in names}, position
     digest = hashlib.blake2b(digest_size=8)
     _add(digest, "before", delivered, slice(at, at + 1))
+    return digest.hexdigest()
+
+
+def step_digest(step: rollserve.DrivenStep) -> str:
+    """Return the digest of all that a step of a session shows."""
+    digest = hashlib.blake2b(str(step.number).encode(), digest_size=8)
+    for field in dataclasses.fields(step):
+        if field.name != "number":
+            _add(digest, field.name, leaves_of(getattr(step, field.name)), slice(None))
     return digest.hexdigest()
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from faults.chaos.digests import num_bytes, segments_of
+from faults.chaos.digests import num_bytes, segments_of, step_digest
 
 if TYPE_CHECKING:
     from faults.chaos.calls import Call
@@ -77,6 +77,11 @@ class Recording:
             self._log.write("message", call=self._number, num_bytes=num_bytes(batch), segments=segments)
         else:
             self._log.write("message", call=self._number, num_bytes=num_bytes(batch))
+
+    def show(self, step: rollserve.DrivenStep) -> None:
+        """Record a step that a session shows."""
+        digest = step_digest(step) if self._in_full else ""
+        self._log.write("step", call=self._number, number=step.number, digest=digest)
 
     def end(self, outcome: str, account: rollserve.Account | None = None, **fields: Any) -> None:
         """Record the outcome: `ok`, `cancelled`, or the reason of an error."""

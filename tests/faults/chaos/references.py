@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from faults.chaos.calls import members_of
 from faults.chaos.catalogue import AGENTS, ENV_MODULE, ENVS, NUM_ROWS, agent, parameters
+from faults.chaos.digests import step_digest
 from faults.chaos.service import python_path
+from faults.chaos.sessions import act, drive
 from faults.chaos.story import Beginning, RecordedCall
 
 import rollserve
@@ -53,6 +55,22 @@ class References:
             case _:
                 clock = beginning.row_step_count or None
                 return self._sampler.obtain_fragments(number, row_step_count=clock, **options)
+
+    def session(self, call: RecordedCall, env_name: str) -> tuple[list[str], list[rollserve.EpisodeBatch]]:
+        """Repeat a session, as far as it came; returns the digests of its steps, and its batches."""
+        assert call.beginning is not None
+        self._resize(call.beginning.worker_count)
+        request = dict(call.request)
+        if call.outcome != "ok":
+            request["number"] = max(len(call.steps) - 1, 0)
+        steps, batches = [], []
+        with drive(self._sampler, request, env_version=self._envs[env_name]) as session:
+            for shown in act(session, request):
+                if isinstance(shown, rollserve.DrivenStep):
+                    steps.append(step_digest(shown))
+                else:
+                    batches.append(shown)
+        return steps, batches
 
     def evaluation(
         self, call: RecordedCall, agent_name: str, env_name: str

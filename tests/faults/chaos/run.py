@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from faults.chaos.calls import KINDS
 from faults.chaos.catalogue import ENVS, agent
 from faults.chaos.checks import Verdict, check_story
 from faults.chaos.environments import FOLDER
@@ -55,6 +56,7 @@ class Options:
         seconds: duration of the faults.
         kinds: kinds of faults.
         envs: names of environments in the catalogue.
+        calls: kinds of calls that clients make.
         num_workers: number of workers at the start.
         num_clients: number of clients at a time.
         pause_seconds: mean pause of a client between two calls.
@@ -70,6 +72,7 @@ class Options:
     seconds: float = 600.0
     kinds: Sequence[str] = DEFAULT_KINDS
     envs: Sequence[str] = DEFAULT_ENVS
+    calls: Sequence[str] = tuple(KINDS)
     num_workers: int = 2
     num_clients: int = 3
     pause_seconds: float = 0.1
@@ -166,7 +169,12 @@ def _disturb(options: Options, service: Service, log: EventLog) -> tuple[Fleet, 
         updates.begin(0.0)
         _call_all(service)
         before = service.usages()
-        config = {"seed": options.seed, "pause_seconds": options.pause_seconds, "in_full": True}
+        config = {
+            "seed": options.seed,
+            "pause_seconds": options.pause_seconds,
+            "in_full": True,
+            "calls": list(options.calls),
+        }
         fleet = Fleet(service, options.folder, log, options.num_clients, config)
         stack.callback(fleet.kill_all)
         tenant = Tenant(service, options.folder, HOSTILE, options.seed, with_hangs=True)

@@ -29,7 +29,7 @@ HOSTILE = "hostile"
 """Name of the hostile tenant's principal, and of the sampler that it may do with what it likes."""
 _SCOPES = {
     "operator": ("*",),
-    "client": ("status", "sample", "agent:read"),
+    "client": ("status", "sample", "drive", "agent:read"),
     HOSTILE: ("status@default", "sample@default", f"*@{HOSTILE}"),
 }
 """Scopes of each role."""

@@ -35,6 +35,7 @@ class RecordedCall:
         request: fields of `calls.Call`.
         beginning: beginning of the call, or None if the client did not get it.
         segments: delivered segments, in order.
+        steps: digests of the steps that a session has shown, in order.
         num_bytes: size of the delivered columns.
         outcome: outcome of the call, or an empty text if the client was killed.
         end: all fields of the event at the end.
@@ -44,6 +45,7 @@ class RecordedCall:
     request: Mapping[str, Any]
     beginning: Beginning | None = None
     segments: list[Segment] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
     num_bytes: int = 0
     outcome: str = ""
     end: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class Story:
     Attributes:
         calls: calls of all clients, in order for each client.
         names: names in the catalogue, by run, kind (`agent` or `env`) and version.
-        message_times: sorted times of messages.
+        message_times: sorted times of messages and steps.
         main: events of the run itself, such as faults.
     """
 
@@ -93,6 +95,9 @@ def read_story(main: Path, clients: Sequence[Path]) -> Story:
                     call = recorded[event["call"]]
                     call.segments += [Segment(*segment) for segment in event.get("segments", [])]
                     call.num_bytes += event["num_bytes"]
+                    times.append(event["time"])
+                case "step":
+                    recorded[event["call"]].steps.append(event["digest"])
                     times.append(event["time"])
                 case "end":
                     recorded[event["call"]].outcome, recorded[event["call"]].end = event["outcome"], event
