@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium
@@ -17,6 +20,9 @@ from support import server_environment
 import rollserve
 from rollserve import EnvSpec, EpisodeBatch, Wrapper, cli
 from rollserve.data import save_agent, verify
+from rollserve.data.agent_files import agent_digest
+from rollserve_server.local import LocalServer
+from rollserve_wire.gymnasium_spaces import gymnasium_space
 
 
 def sampled(
@@ -294,6 +300,80 @@ def test_fragments_are_said_not_to_be_replayed(thread_sampler: rollserve.Sampler
     assert all(check.is_equal for check in played)
     assert not found.is_equal
     assert not found.changed_columns
+
+
+def driven(
+    sampler: rollserve.Sampler, env: EnvSpec, num_steps: int, kill: Callable[[int], object] = lambda _: None
+) -> EpisodeBatch:
+    """Return what a session of random actions records, with a receipt; call `kill` after each step."""
+    sampler.update_env(env)
+    with sampler.drive(seed=7, fragment_length=20) as session:
+        session.observe()
+        space = gymnasium_space(session.action_space)
+        space.seed(1)
+        for number in range(num_steps):
+            session.step(np.stack([space.sample() for _ in range(session.num_rows)]))
+            kill(number)
+    return sampler.with_receipt(session.batch())
+
+
+@pytest.mark.parametrize(
+    ("env_id", "num_workers", "num_steps"), [("CartPole-v1", 1, 90), ("HalfCheetah-v5", 2, 50), ("ALE/Pong-v5", 3, 30)]
+)
+def test_sessions_are_verified(
+    env_id: str, num_workers: int, num_steps: int, thread_sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
+    thread_sampler.resize(num_workers)
+    batch = driven(thread_sampler, EnvSpec(env_id, vectorization="rows"), num_steps)
+    assert batch.first_steps.any()
+    assert batch.receipt is not None
+    assert batch.receipt.seed == 7
+    batch.save(tmp_path / "a.npz")
+    found = verify(tmp_path / "a.npz")
+    assert found.is_equal, found
+    assert not found.not_compared
+    assert sum(check.num_steps for check in found.episodes) == batch.num_steps == num_steps * num_workers * 4
+    fragment = int(np.flatnonzero(batch.first_steps)[0])
+    step = int(batch.lengths[:fragment].sum())
+    for name in ("observations", "rewards"):
+        column = np.array(getattr(batch, name))
+        column[step : step + 1].reshape(-1).view(np.uint8)[0] ^= 1
+        dataclasses.replace(batch, **{name: column}).save(tmp_path / "a.npz")
+        found = verify(tmp_path / "a.npz")
+        assert found.changed_columns == (name,)
+        (check,) = [check for check in found.episodes if not check.is_equal]
+        assert check.episode_index == batch.episode_indices[fragment]
+
+
+def test_session_is_verified_after_its_worker_was_killed(ray_server: LocalServer, tmp_path: Path) -> None:
+    with rollserve.connect(ray_server.address) as sampler:
+
+        def kill(step: int) -> None:
+            if step == 45:
+                os.kill(sampler.status().workers[0].process_id, signal.SIGKILL)
+
+        driven(sampler, EnvSpec("HalfCheetah-v5", vectorization="rows"), 60, kill).save(tmp_path / "a.npz")
+    assert verify(tmp_path / "a.npz").is_equal
+
+
+def test_receipts_of_sessions_have_the_agent_that_the_client_names(
+    thread_sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
+    _, agent = sampled(thread_sampler)
+    batch = driven(thread_sampler, EnvSpec("CartPole-v1"), 5)
+    assert batch.receipt is not None
+    assert not batch.receipt.agent
+    save_agent(agent, tmp_path / "agent")
+    receipt = thread_sampler.with_receipt(batch, agent).receipt
+    assert receipt is not None
+    assert receipt.agent == agent_digest(agent)
+
+
+def test_rounds_of_streams_are_verified(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    _, agent = sampled(thread_sampler)
+    with thread_sampler.stream(num_steps=80, total_num_steps=80) as stream:
+        thread_sampler.with_receipt(next(stream), agent).save(tmp_path / "a.npz")
+    assert verify(tmp_path / "a.npz").is_equal
 
 
 def test_receipts_run_no_code_that_is_not_allowed(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from mlp_agents import spec_of
 from support import equal, raises
 
 import rollserve
+from rollserve_server.agents import Exploration, build_agent
 from rollserve_server.local import LocalServer, local_server
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
@@ -147,6 +149,26 @@ def test_worker_that_is_killed_makes_the_same_steps_again(ray_server: LocalServe
     account = disturbed.account
     assert account.num_simulated_steps == account.num_steps + account.num_lost_steps
     assert account.num_lost_steps > 0
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "HalfCheetah-v5"])
+def test_agent_makes_the_same_episodes_outside_as_inside(sampler: rollserve.Sampler[Any], env_id: str) -> None:
+    updated = sampler.update_env(rollserve.EnvSpec(env_id, vectorization="rows"))
+    agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=2)
+    sampler.update_agent(agent)
+    best = Exploration(deterministic=True)
+    with sampler.drive(seed=5, fragment_length=NUM_STEPS, max_episode_length=17) as session:
+        step = session.observe()
+        env, num_rows = gymnasium.make(env_id), session.num_rows
+        policy = build_agent(spec_of(agent), env.observation_space, env.action_space, num_rows, exploration=best)
+        for _ in range(NUM_STEPS):
+            (actions,), _ = policy.act([np.asarray(step.observations)], np.zeros((num_rows, policy.noise_width)))
+            step = session.step(actions)
+        outside = session.batch()
+    num_steps = NUM_STEPS * num_rows
+    inside = sampler.obtain_fragments(num_steps, seed=5, max_episode_length=17, deterministic=True)
+    agents_own = {"agent_infos": {}, "policy_versions": outside.policy_versions}
+    assert equal(without_spaces(outside), dataclasses.replace(without_spaces(inside), **agents_own))
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ class AsyncSession(BaseSession):
         return self._next_step()
 
     async def batch(self) -> EpisodeBatch:
-        """End the present fragments, and return all that was recorded since the last call.
+        """End the present fragments, and return all that was recorded since the last call, as one round.
 
         Raises:
             PreconditionError: nothing was.

@@ -127,7 +127,8 @@ class EpisodeBatch:
         observation_space, action_space: spaces of the environment's version, in batches of calls with the option
             `return_spaces`; otherwise None. Files and `to_list` do not hold them.
         account_or_none: account of the call whose whole result the batch is; otherwise None.
-        round: round of `Sampler.stream` that the batch is, with its version and position; otherwise None.
+        round: round of `Sampler.stream`, or rounds of a session, that the batch is, with version and position;
+            otherwise None.
         receipt: what verifies the batch, from `Sampler.with_receipt` or from a file; otherwise None. Files hold it.
 
     Headers of other integer types become int64.

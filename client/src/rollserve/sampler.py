@@ -694,27 +694,28 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         """Return the whole result of a call with what verifies it in plain gymnasium: a receipt, which files keep.
 
         The receipt has the environment's specification, the account, and digests of all columns and of the agent.
-        `rollserve verify` replays files with receipts.
+        `rollserve verify` replays files with receipts. Rounds of a stream and batches of a session have no account.
 
         >>> sampler.with_receipt(batch, agent).save("batch.npz")  # doctest: +SKIP
 
         Args:
             batch: batch of this sampler, of the present version of its environment.
             agent: the agent that acted, for its digest; None leaves it out. It is compared with the version that acted,
-                which the server sends if it still keeps it: the kind, and the parameters of MLPs.
+                which the server sends if it still keeps it: the kind, and the parameters of MLPs. The server knows none
+                of a session's.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Raises:
             TypeError: the batch of an environment with many agents.
-            ValueError: a batch without an account, another version of the environment, environments that differ between
+            ValueError: only a part of a result, another version of the environment, environments that differ between
                 rows, arguments of the environment that clients do not see, or an agent that is not the one that acted.
         """
         from rollserve._calls.receipts import acting_version, with_receipt
 
-        held = None
-        if agent is not None:
+        held, version = None, acting_version(batch)
+        if agent is not None and version:
             with contextlib.suppress(PreconditionError):  # it is not kept any more, or a pickle
-                held = self.agent(acting_version(batch), timeout=timeout)
+                held = self.agent(version, timeout=timeout)
         return with_receipt(batch, self.status(timeout=timeout), agent, held)
 
     def status(self, *, timeout: float | None = None) -> SamplerStatus:

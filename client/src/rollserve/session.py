@@ -121,7 +121,7 @@ class Session(BaseSession):
         return self._next_step()
 
     def batch(self) -> EpisodeBatch:
-        """End the present fragments, and return all that was recorded since the last call.
+        """End the present fragments, and return all that was recorded since the last call, as one round.
 
         Raises:
             PreconditionError: nothing was.

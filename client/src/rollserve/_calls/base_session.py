@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -198,7 +199,15 @@ class BaseSession:
         if not batches:
             text = mismatch("steps that are recorded and not taken", "none")
             raise PreconditionError(f"batch: {text}", code="FAILED_PRECONDITION", field="batch")
-        return concatenated(batches)
+        whole, rounds = concatenated(batches), [batch.round for batch in batches]
+        joined = dataclasses.replace(
+            rounds[-1],
+            number=rounds[0].number,
+            row_step_count=rounds[0].row_step_count,
+            num_steps=whole.num_steps,
+            num_episodes=sum(each.num_episodes for each in rounds),
+        )
+        return dataclasses.replace(whole, round=joined)
 
     def _actions(
         self,

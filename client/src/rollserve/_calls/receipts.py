@@ -19,14 +19,15 @@ from rollserve_wire.receipts import Receipt, column_digests
 if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.agents import Agent
+    from rollserve.rounds import Round
     from rollserve.status import SamplerStatus
 
 __all__ = ["acting_version", "with_receipt"]
 
 
 def acting_version(batch: EpisodeBatch) -> int:
-    """Return the version of the agent that acted in a batch; raise as `with_receipt` for one without an account."""
-    return _account(batch).policy_version
+    """Return the version of the agent that acted in a batch, 0 of a session; raise as `with_receipt` for others."""
+    return _origin(batch).policy_version
 
 
 def with_receipt(
@@ -40,11 +41,11 @@ def with_receipt(
         agent: the agent whose digest the receipt has; None for none.
         held: the agent that acted, as the server holds it; None if it does not any more.
     """
-    account, digest = _account(batch), "" if agent is None else agent_digest(agent)
+    origin, digest = _origin(batch), "" if agent is None else agent_digest(agent)
     if agent is not None and held is not None and not _may_be_same(agent, held):
-        raise ValueError(f"agent: {mismatch(f'the one of policy version {account.policy_version}', 'another one')}")
-    if account.env_version != status.env_version:
-        text = mismatch(f"environment version {account.env_version}, as of the batch", status.env_version)
+        raise ValueError(f"agent: {mismatch(f'the one of policy version {origin.policy_version}', 'another one')}")
+    if origin.env_version != status.env_version:
+        text = mismatch(f"environment version {origin.env_version}, as of the batch", status.env_version)
         raise ValueError(f"env_version: {text}: call this before the environment is updated")
     if len(status.envs) != 1:
         raise ValueError(f"envs: {mismatch('one environment for all rows', f'{len(status.envs)} of them')}")
@@ -57,17 +58,17 @@ def with_receipt(
         digests=column_digests(batch),
         reproducibility=status.reproducibility.name,
         packages={"rollserve-server": status.server_version, **status.packages},
-        seed=account.seed,
-        env_version=account.env_version,
+        seed=origin.seed,
+        env_version=origin.env_version,
         agent=digest,
-        account={name: value for name, value in _counts(account).items() if isinstance(value, int)},
+        account={name: value for name, value in _counts(batch.account_or_none).items() if isinstance(value, int)},
     )
     return dataclasses.replace(batch, receipt=receipt)
 
 
-def _account(batch: EpisodeBatch) -> Account:
+def _origin(batch: EpisodeBatch) -> Account | Round:
     check_type("batch", batch, EpisodeBatch, "the batch of an environment with one agent")
-    return batch.account
+    return batch.account if batch.round is None else batch.round
 
 
 def _may_be_same(agent: Agent, held: Agent) -> bool:
@@ -83,5 +84,7 @@ def _may_be_same(agent: Agent, held: Agent) -> bool:
     )
 
 
-def _counts(account: Any) -> dict[str, Any]:
+def _counts(account: Account | None) -> dict[str, Any]:
+    if account is None:
+        return {}
     return {field.name: getattr(account, field.name) for field in dataclasses.fields(account) if field.name != "seed"}

@@ -40,7 +40,7 @@ class EpisodeCheck:
     Attributes:
         episode_index: index of the episode.
         num_steps: number of its steps.
-        replayed: whether the episode was replayed; fragments and episodes without a seed cannot be.
+        replayed: whether the episode was replayed; those without a seed or their first steps cannot be.
         difference: where the replay first differs, or why there was none; empty if all is equal.
         log_prob_error: largest difference of the agent's log-probabilities; None without an agent.
     """
@@ -68,7 +68,7 @@ class Verification:
     """Result for a file.
 
     Attributes:
-        episodes: results of the episodes, in the order of the file.
+        episodes: results of the episodes, in the order of the file; of fragments, in the order of their indices.
         changed_columns: columns whose digest is not the receipt's.
         not_compared: what was not compared, with the reason, such as columns without a digest in the receipt.
         packages: versions of packages, and the hash seed, by name: the receipt's, and the one that is installed here,
@@ -205,6 +205,7 @@ def _checks(
     observations = not any(type(transform).__name__.endswith("Observations") for transform in spec.transforms)
     if not observations:
         skipped["observations: transforms have changed them"] = None
+    batch = _put_together(batch)
     made = make_env(spec, allowed_modules)
     try:
         errors = None if agent is None else _log_prob_errors(agent, batch, made)
@@ -218,6 +219,13 @@ def _checks(
             yield EpisodeCheck(int(part.episode_indices[0]), part.num_steps, not reason, difference, error)
     finally:
         made.close()
+
+
+def _put_together(batch: EpisodeBatch) -> EpisodeBatch:
+    """Return the batch with the consecutive fragments of each episode as one segment."""
+    if batch.env_seeds is None or not batch.first_steps.any():
+        return batch
+    return batch.take(np.lexsort((batch.first_steps, batch.env_seeds, batch.episode_indices))).joined()
 
 
 def _cut_difference(part: EpisodeBatch, found: Replay, longest: int, skipped: dict[str, None]) -> str:
