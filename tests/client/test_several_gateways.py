@@ -64,6 +64,7 @@ def test_first_call_of_each_kind_finds_the_gateway(target: str, name: str) -> No
         lambda sampler: sampler.status().sampler == name,
         lambda sampler: sampler.obtain_samples(100).num_steps >= 100,
         lambda sampler: len(sampler.evaluate(3)) == 3,
+        lambda sampler: sampler.drive().observe().number == 0,
         lambda sampler: sampler.agent_parameters() == {},
     ):
         with rollserve.connect(target, sampler=name, shared=True) as sampler:

@@ -15,10 +15,13 @@ from scripted_server import abort, scripted_server
 from support import raises
 
 import rollserve
+from rollserve.spaces import Discrete
+from rollserve_wire.spaces import space_to_proto
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1.episode_batch_pb2 import Account, Beginning
 
 MAY_BE_BUSY_SECONDS = 30
+SPACES = {name: space_to_proto(Discrete(2)) for name in ("observation_space", "action_space")}
 
 
 def empty_stream(_: grpc.ServicerContext) -> Iterator[bytes]:
@@ -26,11 +29,23 @@ def empty_stream(_: grpc.ServicerContext) -> Iterator[bytes]:
     yield pb.ObtainSamplesResponse(account=Account()).SerializeToString()
 
 
+def empty_session(_: grpc.ServicerContext) -> Iterator[bytes]:
+    yield pb.DriveEnvironmentsResponse(beginning=Beginning(**SPACES)).SerializeToString()
+    yield pb.DriveEnvironmentsResponse(account=Account()).SerializeToString()
+
+
+def session(sampler: rollserve.Sampler) -> None:
+    with sampler.drive(timeout=MAY_BE_BUSY_SECONDS):
+        pass
+
+
 def stream(sampler: rollserve.Sampler) -> None:
     assert list(sampler.stream_samples(1, timeout=MAY_BE_BUSY_SECONDS)) == []
 
 
-@pytest.mark.parametrize("call", [rollserve.Sampler.agent_versions, stream], ids=["single answer", "stream"])
+@pytest.mark.parametrize(
+    "call", [rollserve.Sampler.agent_versions, stream, session], ids=["single answer", "stream", "session"]
+)
 def test_call_waits_for_a_server_that_has_answered_before(call: Callable[[rollserve.Sampler], object]) -> None:
     with ThreadPoolExecutor() as executor:
         with scripted_server(ObtainSamples=empty_stream) as address:
@@ -39,7 +54,8 @@ def test_call_waits_for_a_server_that_has_answered_before(call: Callable[[rollse
         waiting = executor.submit(call, sampler)
         with pytest.raises(concurrent.futures.TimeoutError):
             waiting.result(timeout=0.2)
-        with scripted_server(int(address.rpartition(":")[2]), ObtainSamples=empty_stream):
+        port, scripts = int(address.rpartition(":")[2]), {"DriveEnvironments": empty_session}
+        with scripted_server(port, ObtainSamples=empty_stream, **scripts):
             waiting.result(MAY_BE_BUSY_SECONDS)
         sampler.close()
 
@@ -168,6 +184,7 @@ def test_call_to_a_server_that_was_never_there_fails_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     with rollserve.connect(address, timeout=3600) as sampler:
-        for call in (sampler.agent_versions, lambda: sampler.obtain_samples(1), lambda: sampler.evaluate(1)):
+        calls = sampler.agent_versions, lambda: sampler.obtain_samples(1), sampler.drive().observe
+        for call in (*calls, lambda: sampler.evaluate(1)):
             with raises(rollserve.UnavailableError, reason="", quotes=address):
                 call()

@@ -173,12 +173,12 @@ class AsyncSession(BaseSession):
             message = await self._waiting.message(self._call)
         except TimeoutError:
             self.close()
-            raise self._interruptions.silence_error() from None
+            raise self._interruptions.silence_error() from self._interruptions.last
         except grpc.RpcError as error:
             seconds = self._pause(error)
             if seconds is None:
-                raise self._interruptions.final_error(error) from None
-            self._requests.put_nowait(None)
+                raise self._interruptions.final_error(error) from self._interruptions.cause_of(error)
+            self._requests.put_nowait(None)  # ends the iterator of the stream before
             await self._waiting.pause(seconds)
             self._open()
             return

@@ -140,10 +140,10 @@ class BaseSession:
             yield SESSION_END
 
     def _pause(self, error: grpc.RpcError) -> float | None:
-        """Return the seconds to wait before the session is taken up again, or None if that cannot help."""
-        if not (self.token and self._reader.has_begun) or reason_of(error) is Reason.CLIENT_STALLED:
-            return None
-        return self._interruptions.pause(error, has_begun=True)
+        """Return the seconds to wait before the session is begun, or taken up, again; None if that cannot help."""
+        has_begun = self._reader.has_begun
+        can_repeat = bool(self.token) and reason_of(error) is not Reason.CLIENT_STALLED
+        return self._interruptions.pause(error, has_begun=has_begun, can_repeat=can_repeat)
 
     def _read(self, message: Bytes) -> None:
         """Read a message."""
