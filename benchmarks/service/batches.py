@@ -47,7 +47,7 @@ def _segment(batch: rollserve.EpisodeBatch, position: int) -> rollserve.EpisodeB
     columns: dict[str, Any] = {}
     for field in dataclasses.fields(batch):
         column = getattr(batch, field.name)
-        if field.name != "account_or_none" and column is not None:
+        if isinstance(column, np.ndarray | Mapping):
             rows = steps if field.name in _STEP_COLUMNS else slice(position, position + 1)
             columns[field.name] = _take(column, rows)
     return rollserve.EpisodeBatch(**columns)

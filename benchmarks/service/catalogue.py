@@ -8,6 +8,7 @@ from benchmarks.service.results import Options, Result
 from benchmarks.service.workloads.agent_updates import measure_updates
 from benchmarks.service.workloads.bulk import measure_bulk
 from benchmarks.service.workloads.datasets import DATASETS, measure_datasets
+from benchmarks.service.workloads.driving import DRIVING, measure_driving
 from benchmarks.service.workloads.encrypted import measure_encrypted
 from benchmarks.service.workloads.iterations import measure_iterations
 from benchmarks.service.workloads.many_agents import measure_many_agents
@@ -36,5 +37,6 @@ WORKLOADS: dict[str, Callable[[str, Options], list[Result]]] = {
     **dict.fromkeys(DATASETS, measure_datasets),
     **dict.fromkeys(RECORDINGS, measure_recording),
     **dict.fromkeys(ITERATIONS, measure_iterations),
+    **dict.fromkeys(DRIVING, measure_driving),
 }
 """Functions that measure workloads, called with the workload's name."""

@@ -24,7 +24,8 @@ def save_chart(results: Sequence[Result], path: Path) -> None:
         (_draw_speed, _having(results, "ratio_to_bare")),
         (_draw_cpu, _having(results, "bare_cpu_seconds_per_million_steps")),
         (_draw_data_plane, [result for result in results if result.workload.startswith("w4")]),
-        (_draw_latency, _having(results, "p50_seconds")),
+        (_draw_latency, [each for each in _having(results, "p50_seconds") if "ratio_to_echo" not in each.medians]),
+        (_draw_driving, _having(results, "ratio_to_echo")),
         (_draw_iterations, _having(results, "ratio_to_processes")),
         (_draw_worker_counts, _having(results, "ratio_to_sleep")),
         (_draw_memory, _having(results, "megabytes_per_second")),
@@ -86,6 +87,20 @@ def _draw_latency(axes: Any, results: Sequence[Result]) -> None:
     axes.margins(x=0.15)
     axes.legend(frameon=False, fontsize="small")
     axes.set_title("small calls, ms")
+
+
+def _draw_driving(axes: Any, results: Sequence[Result]) -> None:
+    positions = np.arange(len(results))
+    names = {"p50_seconds": ("a step", _PLAIN), "echo_p50_seconds": ("an echo of as many bytes", "#a9bedb")}
+    for offset, (name, (label, colour)) in zip((-0.2, 0.2), names.items(), strict=True):
+        values = [result.medians[name] * 1e3 for result in results]
+        bars = axes.barh(positions + offset, values, 0.4, color=colour, label=label)
+        axes.bar_label(bars, [f" {value:.1f}" for value in values], fontsize="small")
+    axes.set_yticks(positions, _names(results))
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.legend(frameon=False, fontsize="small")
+    axes.set_title("steps of a session, ms")
 
 
 def _draw_iterations(axes: Any, results: Sequence[Result]) -> None:

@@ -97,6 +97,27 @@ def test_service_benchmark_compares_tls_with_plaintext(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_service_benchmark_drives_rows(tmp_path: Path) -> None:
+    figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
+    command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w11-cartpole-64,w11-cheetah-8"]
+    options = ["--scale", "0.01", "--rounds", "1", "--json", str(figures), "--chart", str(chart)]
+    run = subprocess.run([*command, *options], cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    results = {result["workload"]: result for result in json.loads(figures.read_text())["results"]}
+    assert results.keys() == {"w11-cartpole-64", "w11-cheetah-8"}
+    for result in results.values():
+        (round_,) = result["rounds"]
+        assert len(result["checks"]) == 2
+        assert round_["ratio_to_echo"] == round_["echo_p50_seconds"] / round_["p50_seconds"]
+        rates = round_["secured_calls_per_second"], round_["calls_per_second"]
+        assert round_["secured_ratio_to_plain"] == rates[0] / rates[1]
+    assert results["w11-cheetah-8"]["medians"]["ratio_to_async"] > 0
+    assert "ratio_to_async" not in results["w11-cartpole-64"]["medians"]
+    assert "x AsyncVectorEnv" in run.stdout
+    assert chart.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
 def test_service_benchmark_reads_files_of_episodes(tmp_path: Path) -> None:
     figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
     command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w9-short-episodes,w9-long-episodes"]

@@ -1,4 +1,4 @@
-"""The timed client, a process of its own: `python -m benchmarks.service.processes.client HOST:PORT [CA]`."""
+"""The timed client, a process of its own: `python -m …processes.client HOST:PORT [CA [TOKEN_FILE]]`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ import numpy as np
 import rollserve
 from benchmarks.service.agents import mlp_agent
 from benchmarks.service.batches import arrays_of, num_bytes, observations_checksum, sample_segments
+from benchmarks.service.processes.echo import echoed
 from benchmarks.service.processes.marked_sampler import MarkedSampler
 from benchmarks.service.processes.wire_bytes import CountingSampler
 from benchmarks.shared.commands import answer_commands
 from rollserve.mlp_agent import Head
+from rollserve.session import Session
+from rollserve.spaces import Box, Discrete
 
 __all__: list[str] = []
 
 _OBTAIN = {"samples": "obtain_samples", "fragments": "obtain_fragments"}
 _STREAM = {"samples": "stream_samples", "fragments": "stream_fragments"}
+_NUM_WARM_UP_STEPS = 20
 _NUM_PARAMETER_SETS = 8
 """Number of parameter sets, which updates send by turns: none equals the one before."""
 
@@ -31,8 +35,8 @@ class _Client:
     Batches are read into a buffer that is kept from call to call, as trainers keep their rollouts' memory.
     """
 
-    def __init__(self, address: str, ca: str | None = None) -> None:
-        self._sampler = rollserve.connect(address, ca=ca)
+    def __init__(self, address: str, ca: str | None = None, token_file: str | None = None) -> None:
+        self._sampler = rollserve.connect(address, ca=ca, token_file=token_file)
         self._sharing_sampler = rollserve.connect(address, ca=ca, shared_memory=True)
         self._counting = CountingSampler(address, ca)
         self._marked = MarkedSampler(address, ca)
@@ -146,6 +150,43 @@ class _Client:
             take("iterations", agent=updating.next_parameters())
         return {**moments, "num_steps": num_received_steps, "last_seed": updating.seed}
 
+    def drive(self, num_steps: int) -> dict[str, Any]:
+        """Time the steps of a session that records nothing, after some that warm up.
+
+        Returns:
+            The latencies of steps; the number of steps in the account, and of those that were made in each row; and the
+            bytes of actions, and of what a step shows.
+        """
+        with self._sampler.drive(record=False) as session:
+            step, actions = session.observe(), _random_actions(session, np.random.default_rng(0))
+            latencies = []
+            for _ in range(_NUM_WARM_UP_STEPS + num_steps):
+                began = time.perf_counter()
+                session.step(actions)
+                latencies.append(time.perf_counter() - began)
+        shown = step.observations, step.episode_indices, step.env_seeds, step.rewards
+        return {
+            "latencies": latencies[_NUM_WARM_UP_STEPS:],
+            "num_steps": session.account.num_discarded_steps,
+            "num_made_steps": len(latencies),
+            "num_sent_bytes": actions.nbytes,
+            "num_received_bytes": sum(array.nbytes for column in shown for array in arrays_of(column)),
+        }
+
+    def record(self, num_steps: int) -> dict[str, Any]:
+        """Make what a session with random actions records the last batch."""
+        generator = np.random.default_rng(1)
+        with self._sampler.drive(fragment_length=num_steps) as session:
+            session.observe()
+            for _ in range(num_steps):
+                session.step(_random_actions(session, generator))
+            self._batch = session.batch()
+        return {}
+
+    def echo(self, address: str, num_bytes: int, num_messages: int) -> dict[str, Any]:
+        """Time messages that a server of `echo` answers."""
+        return {"latencies": echoed(address, num_bytes, num_messages)}
+
     def _last_batch(self) -> rollserve.EpisodeBatch:
         assert self._batch is not None  # noqa: S101  # commands about the last batch follow a call
         return self._batch
@@ -179,10 +220,20 @@ class _Updating:
         return moments
 
 
+def _random_actions(session: Session, generator: np.random.Generator) -> np.ndarray:
+    """Return an action for each row."""
+    space, num_rows = session.action_space, session.num_rows
+    if isinstance(space, Discrete):
+        return generator.integers(space.n, size=num_rows)
+    assert isinstance(space, Box)  # noqa: S101  # as in all workloads
+    return generator.uniform(-1, 1, (num_rows, *space.shape)).astype(space.dtype)
+
+
 def main() -> None:
     """Answer commands until the end of standard input."""
     client = _Client(*sys.argv[1:])
     names = ("hello", "obtain", "checksum", "save_sample", "stream", "round_trips", "updates", "iterate")
+    names += ("drive", "record", "echo")
     answer_commands({name: getattr(client, name) for name in names})
 
 

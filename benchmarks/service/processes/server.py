@@ -16,6 +16,7 @@ from benchmarks.service.processes.meter import Meter, processes_of_server
 from benchmarks.shared.commands import Child
 from benchmarks.shared.processes import one_thread
 from rollserve_server.authority import Authority
+from rollserve_server.identity import Token, TokenFile
 from rollserve_server.local import local_server
 
 __all__ = ["Service", "TracedService", "running_service", "traced_service"]
@@ -78,6 +79,7 @@ def running_service(
     num_workers: int,
     *server_options: str,
     encrypted: bool = False,
+    with_token: bool = False,
 ) -> Iterator[Service]:
     """Run a server with an environment and an agent, and a client, for as long as the block.
 
@@ -87,16 +89,18 @@ def running_service(
         num_workers: number of workers.
         server_options: further options of the server.
         encrypted: whether all connections use TLS.
+        with_token: whether all calls need a token; only with TLS.
 
     Raises:
         RuntimeError: the server does not start, or not all of its workers run.
     """
     with _folder() as folder:
         ca, tls_options = _certificates(folder) if encrypted else (None, ())
-        options = (*_options(num_workers), *server_options, *tls_options)
+        token_file, token_options = _token(folder) if with_token else (None, ())
+        options = (*_options(num_workers), *server_options, *tls_options, *token_options)
         with (
             local_server(*options, log=folder / "log", environment=one_thread()) as server,
-            _connected(server.address, server.process.pid, env, agent, ca) as (sampler, client, meter),
+            _connected(server.address, server.process.pid, env, agent, ca, token_file) as (sampler, client, meter),
         ):
             yield Service(sampler, client, meter, folder)
 
@@ -125,6 +129,15 @@ def _certificates(folder: Path) -> tuple[Path, tuple[str, ...]]:
     return ca, ("--tls-cert", str(cert), "--tls-key", str(key))
 
 
+def _token(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """Write a token into a folder; return its file, and options of a server that asks for it."""
+    token, text = Token.new("trainer", ["*"], None)
+    hashes, file = folder / "tokens.json", folder / "token"
+    TokenFile(hashes).write([token])
+    file.write_text(text)
+    return file, ("--token-hashes", str(hashes))
+
+
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="rollserve-bench-") as folder:
@@ -138,13 +151,14 @@ def _connected(
     env: rollserve.EnvSpec,
     agent: _Agent,
     ca: Path | None = None,
+    token_file: Path | None = None,
 ) -> Iterator[tuple[rollserve.Sampler, Child, Meter]]:
     """Give a server an environment and an agent; yield a sampler, a client process, and the meter of all processes."""
-    with rollserve.connect(address, timeout=_TIMEOUT_SECONDS, ca=ca) as sampler:
+    with rollserve.connect(address, timeout=_TIMEOUT_SECONDS, ca=ca, token_file=token_file) as sampler:
         sampler.update_env(env)
         sampler.update_agent(agent)
-        arguments = (address,) if ca is None else (address, str(ca))
-        with Child("benchmarks.service.processes.client", *arguments) as client:
+        files = (str(file) for file in (ca, token_file) if file is not None)
+        with Child("benchmarks.service.processes.client", address, *files) as client:
             client.ask("hello")
             worker_pids = {worker.process_id for worker in sampler.status().workers}
             groups = {**processes_of_server(server_pid, worker_pids), "client": [psutil.Process(client.pid)]}
