@@ -22,10 +22,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.peers.catalogue import PEERS, WORKLOADS, variants_of
+from benchmarks.peers.catalogue import PEERS, WORKLOADS, driven_variants, variants_of
 from benchmarks.peers.chart import save_chart
 from benchmarks.peers.measurements import SPEED, Measurement
-from benchmarks.peers.participants import Participant, PeerParticipant, rollserve_participants
+from benchmarks.peers.participants import DrivingParticipant, Participant, PeerParticipant, rollserve_participants
 from benchmarks.peers.table import print_table, ratios
 from benchmarks.peers.virtual_environments import InstallError, python_of
 from benchmarks.service.environments import Bulk
@@ -83,6 +83,11 @@ def _participants(
     variants = variants_of(workload, arguments.workers, options.scaled(NUM_BULK_STEPS, Bulk.num_steps))
     return [
         *rollserve_participants(workload, options),
+        *(
+            DrivingParticipant(workload, variant, pythons[variant.peer], arguments.seconds, arguments.workers)
+            for variant in driven_variants(workload, arguments.workers)
+            if variant.peer in pythons
+        ),
         *(
             PeerParticipant(workload, variant, pythons[variant.peer], arguments.seconds)
             for variant in variants

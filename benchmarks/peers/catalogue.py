@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["MALLOC_RETAINS", "NUM_ITERATION_STEPS", "PEERS", "WORKLOADS", "Kind", "Peer", "Variant", "variants_of"]
+from benchmarks.shared.processes import REPOSITORY
+
+__all__ = [
+    "MALLOC_RETAINS",
+    "NUM_DRIVEN_ROWS",
+    "NUM_ITERATION_STEPS",
+    "PEERS",
+    "WORKLOADS",
+    "Kind",
+    "Peer",
+    "Variant",
+    "driven_variants",
+    "variants_of",
+]
 
 WORKLOADS = {
     "w1": "CartPole-v1, MLP 4-64-64-2, categorical",
@@ -17,8 +31,13 @@ WORKLOADS = {
     "w10-cartpole-rows": "update + 2,048 steps of CartPole-v1, rows one by one, MLP 4-64-64-2, categorical",
     "w10-cartpole-native": "update + 2,048 steps of CartPole-v1, native rows, MLP 4-64-64-2, categorical",
     "w10-cheetah-rows": "update + 2,048 steps of HalfCheetah-v5, rows one by one, MLP 17-64-64-6, Gaussian",
+    "w11-cartpole": "rollouts of Stable-Baselines3's PPO, CartPole-v1, 4 rows of each worker, MLP 4-64-64-2",
+    "w11-cheetah": "rollouts of Stable-Baselines3's PPO, HalfCheetah-v5, 4 rows of each worker, MLP 17-64-64-6",
 }
-"""Titles of the workloads by name."""
+"""Titles of the workloads by name. In w11, Rollserve's environments are a VecEnv of Stable-Baselines3."""
+
+NUM_DRIVEN_ROWS = 4
+"""Number of rows of each worker in w11."""
 
 NUM_ITERATION_STEPS = 2048
 """Number of steps of a call in w10."""
@@ -112,8 +131,20 @@ def variants_of(workload: str, num_workers: int, num_bulk_steps: int) -> list[Va
             return _iterations(num_workers, 32, [8, 64])
         case "w10-cartpole-native":
             return [_gymnasium("native", 32 * num_workers), _gymnasium("native", 32, num_processes=num_workers)]
+        case "w11-cartpole" | "w11-cheetah":
+            return [_stable_baselines3(each, NUM_DRIVEN_ROWS * num_workers) for each in ("subproc", "dummy")]
         case _:
             return _iterations(num_workers, 8, [8, 16])
+
+
+def driven_variants(workload: str, num_workers: int) -> list[Variant]:
+    """Return all ways to measure a peer whose environments are Rollserve's rows."""
+    if not workload.startswith("w11-"):
+        return []
+    settings = {"vectorization": "rollserve", "num_rows": NUM_DRIVEN_ROWS * num_workers, "num_fragment_steps": 64}
+    title = f"PPO.collect_rollouts of Stable-Baselines3, {settings['num_rows']} rows of sb3_vec_env"
+    client = {"PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "client" / "src")))}
+    return [Variant("stable_baselines3", title, settings, client)]
 
 
 def _cartpole(num_workers: int) -> list[Variant]:

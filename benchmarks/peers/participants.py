@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.peers.catalogue import MALLOC_RETAINS, NUM_ITERATION_STEPS, PEERS, Variant
+from benchmarks.peers.catalogue import MALLOC_RETAINS, NUM_DRIVEN_ROWS, NUM_ITERATION_STEPS, PEERS, Variant
 from benchmarks.peers.measurements import ROLLSERVE, SPEED, Measurement
 from benchmarks.peers.virtual_environments import InstallError
 from benchmarks.service.results import Options, Result
@@ -25,13 +25,21 @@ from benchmarks.service.workloads.sampling import measure_sampling
 from benchmarks.service.workloads.specs import ITERATIONS, SAMPLING
 from benchmarks.shared.machine import versions
 from benchmarks.shared.processes import one_thread
+from rollserve_server.local import local_server
 
-__all__ = ["Participant", "PeerParticipant", "RollserveParticipant", "rollserve_participants"]
+__all__ = ["DrivingParticipant", "Participant", "PeerParticipant", "RollserveParticipant", "rollserve_participants"]
 
 _TIME_LIMIT_SECONDS = 240
 _REPORTED = ("steps", "seconds", "trainer_peak_bytes", "worker_peak_bytes", "all_peak_bytes")
-_ENVIRONMENTS = {"w10-cartpole-rows": "w1", "w10-cartpole-native": "w1", "w10-cheetah-rows": "w2"}
-"""Workloads whose environment and policy w10 has, by the names in the peers' modules."""
+_ENVIRONMENTS = {
+    "w10-cartpole-rows": "w1",
+    "w10-cartpole-native": "w1",
+    "w10-cheetah-rows": "w2",
+    "w11-cartpole": "w1",
+    "w11-cheetah": "w2",
+}
+"""Workloads whose environment and policy w10 and w11 have, by the names in the peers' modules."""
+_DRIVEN_ENVS = {"w11-cartpole": "CartPole-v1", "w11-cheetah": "HalfCheetah-v5"}
 
 
 class Participant(Protocol):
@@ -77,13 +85,14 @@ class PeerParticipant:
         measurement.versions = reports[0]["versions"]
         measurement.rounds.append(_joint(reports))
 
-    def _run(self) -> dict[str, Any]:
-        """Return the report of the peer's module in `runs`.
+    def _run(self, **further: Any) -> dict[str, Any]:
+        """Return the report of the peer's module in `runs`, with further settings.
 
         Raises:
             RuntimeError: the module failed or took too long.
         """
-        module, settings = f"benchmarks.peers.runs.{self.variant.peer}", json.dumps(self.variant.settings)
+        module = f"benchmarks.peers.runs.{self.variant.peer}"
+        settings = json.dumps({**self.variant.settings, **further})
         environment = _ENVIRONMENTS.get(self.workload, self.workload)
         command = [str(self.python), "-m", module, environment, str(self.seconds), settings]
         variables = {**one_thread(), "RAY_USAGE_STATS_ENABLED": "0", **self.variant.variables}
@@ -94,6 +103,27 @@ class PeerParticipant:
             raise RuntimeError(f"did not run: {lines[-1] if lines else 'it ended without a message'}")
         report: dict[str, Any] = json.loads(output)
         return report
+
+
+@dataclass
+class DrivingParticipant(PeerParticipant):
+    """A peer whose environments are Rollserve's rows. Each round starts a server, too."""
+
+    num_workers: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        (measurement,) = self.measurements
+        measurement.who, measurement.kind = ROLLSERVE, "service"
+
+    def _run(self, **further: Any) -> dict[str, Any]:
+        options = ("--env", _DRIVEN_ENVS[self.workload], "--vectorization", "rows", "--rows", str(NUM_DRIVEN_ROWS))
+        options += ("--workers", str(self.num_workers))
+        with (
+            tempfile.TemporaryDirectory(prefix="rollserve-bench-") as folder,
+            local_server(*options, log=Path(folder) / "log", environment=one_thread()) as server,
+        ):
+            return super()._run(address=server.address, **further)
 
 
 @dataclass

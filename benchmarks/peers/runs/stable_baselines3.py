@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 from stable_baselines3 import PPO
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from benchmarks.peers.runs.common.environments import env_factories
 from benchmarks.peers.runs.common.measuring import run
@@ -17,13 +17,21 @@ from benchmarks.peers.runs.common.policy import HIDDEN_SIZES
 _VECTOR_ENVS = {"dummy": DummyVecEnv, "subproc": partial(SubprocVecEnv, start_method="spawn")}
 
 
+def _served(address: str) -> VecEnv:
+    import rollserve  # here, because only this way needs it
+
+    return rollserve.connect(address).sb3_vec_env(seed=0)
+
+
 @contextlib.contextmanager
 def collecting(
-    workload: str, vectorization: str, num_rows: int, num_fragment_steps: int
+    workload: str, vectorization: str, num_rows: int, num_fragment_steps: int, address: str = ""
 ) -> Iterator[Callable[[], int]]:
-    """Set up PPO with rollouts of `num_fragment_steps` steps of each row."""
+    """Set up PPO with rollouts of `num_fragment_steps` steps of each row, which may be those of a server."""
     torch.set_num_threads(1)
-    env = _VECTOR_ENVS[vectorization](env_factories(workload, num_rows))
+    env = _served(address) if address else _VECTOR_ENVS[vectorization](env_factories(workload, num_rows))
+    if env.num_envs != num_rows:
+        raise ValueError(f"num_rows: expected {num_rows}, got {env.num_envs}")
     num_steps = num_rows * num_fragment_steps
     network = {"net_arch": list(HIDDEN_SIZES), "activation_fn": torch.nn.Tanh}
     model = PPO("MlpPolicy", env, n_steps=num_fragment_steps, batch_size=num_steps, device="cpu", policy_kwargs=network)
