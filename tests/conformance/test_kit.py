@@ -128,6 +128,22 @@ CHANGES = [
     ("many-views", "r[2]['by_agent'].pop('guard')", "by_agent: expected"),
     ("many-views", "r[5]['joint']['second']['acted']['']['sha256'] = '0'", "joint.second.acted..sha256: expected"),
     ("many-evaluation", "r[3]['agent_returns']['by_policy']['a@1'] = 0.0", "by_policy.a@1: expected"),
+    ("drive", "r[1]['results'][3]['step']['rewards'][''].update(sha256='0')", "rewards..sha256: expected"),
+    ("drive", "r[1]['results'][4]['step']['ended_rows'].append(3)", "drive, step.step.ended_rows: expected"),
+    ("drive", "r[1]['results'][12]['batch']['agent_infos'].pop('pair')", "drive.batch.agent_infos: expected"),
+    ("drive", "r[1]['results'][23]['account'].update(num_steps=1)", "drive, end.account.num_steps: expected 80, got 1"),
+    ("drive", "r[1]['results'].pop()", "drive, results: expected 25, got 24"),
+    (
+        "drive-next-step",
+        "case['operations'][1]['next_step'] = False",
+        "request 3.actions: expected ['actions', 'idle', 'step'], got",
+    ),
+    (
+        "drive-refused",
+        "r[1]['results'][2]['error'].update(field='')",
+        "field: expected actions.actions[''][2], got",
+    ),
+    ("drive-refused", "r[1]['results'][3] = r[1]['results'][1]", "drive, step.error: expected"),
     ("token-missing", "r[0]['error'].update(kind='invalid_argument')", "kind: expected access"),
 ]
 """Errors of a client in its requests and results, by the case, and what the kit says of each."""
@@ -263,12 +279,13 @@ def test_cases_cover_every_reason_that_servers_send() -> None:
 
 
 def test_cases_have_every_agent_and_option() -> None:
+    tables = PAGE.split("## Operations")[1].split("| `agent.kind`")[0].split("### Sessions")
     operations = [operation for case in CASES.values() for operation in case.operations]
     kinds = {operation["agent"]["kind"] for operation in operations if "agent" in operation}
     assert kinds == {"random", "constant", "mlp", "onnx", "python"}
-    assert {operation["do"] for operation in operations} == set(
-        re.findall(r"^\| `(\w+)` \| ", PAGE.split("## Operations")[1].split("| `agent.kind`")[0], re.M)
-    ) - {"do"}
+    driven = [each for operation in operations for each in operation.get("operations", ())]
+    for described, table in zip((operations, driven), tables, strict=True):
+        assert {operation["do"] for operation in described} == set(re.findall(r"^\| `(\w+)` \| ", table, re.M)) - {"do"}
 
 
 def test_array_of_the_page_is_what_it_says() -> None:

@@ -151,6 +151,7 @@ def test_faults_wait_until_they_are_made_or_the_server_is_reset(
         ({"fault": "delay", "seconds": 0}, "seconds"),
         ({"fault": "delay", "seconds": 1, "rpc": "ObtainSample"}, "rpc"),
         ({"fault": "kill-worker", "worker_index": "1"}, "worker_index"),
+        ({"fault": "kill-worker", "after_orders": -1}, "after_orders"),
         ({"fault": "break-stream", "times": 0}, "times"),
         ({"fault": "refuse-update", "update": "sampler"}, "update"),
         ({"fault": "refuse-update", "reason": "NO_AGENT"}, "reason"),

@@ -155,7 +155,7 @@ def test_control_endpoint_makes_faults_and_resets(serving: tuple[str, str]) -> N
     with rollserve.connect(target) as sampler:
         sampler.update_agent(rollserve.RandomAgent())
         assert ask(f"{control}/faults", {"fault": "kill-worker"}) == (200, {})
-        fault = {"times": 1, "fault": "kill-worker", "worker_index": None}
+        fault = {"times": 1, "fault": "kill-worker", "worker_index": None, "after_orders": 0}
         assert ask(f"{control}/faults") == (200, {"waiting": [fault], "made": []})
         account = sampler.obtain_samples(100).account
         assert account.retry_reasons["worker_lost"] > 0

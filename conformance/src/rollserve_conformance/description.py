@@ -27,12 +27,15 @@ __all__ = [
     "OPTIONAL_GROUPS",
     "OPTIONAL_STATES",
     "REQUIRED_GROUPS",
+    "describe_account",
     "describe_answer",
     "describe_batch",
     "describe_columns",
     "describe_error",
     "describe_groups",
     "describe_many",
+    "describe_segments",
+    "describe_step",
     "describe_sums",
     "describe_views",
 ]
@@ -89,7 +92,7 @@ def describe_groups(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe_batch(arrays: Arrays) -> dict[str, Any]:
     """Return the description of a joined stream."""
-    return {**_segments(arrays), "account": _account(arrays["account"])}
+    return {**describe_segments(arrays), "account": describe_account(arrays["account"])}
 
 
 def describe_many(arrays: Arrays) -> dict[str, Any]:
@@ -101,21 +104,21 @@ def describe_many(arrays: Arrays) -> dict[str, Any]:
             result[name] = describe_columns({"": arrays[name]})[""]
     result["policies"] = {
         name: {
-            **_segments(policy),
+            **describe_segments(policy),
             "agents": [arrays["agents"][position] for position in policy["agent_positions"]],
             "env_steps": policy["env_steps"].tolist(),
             "rewards_before": policy["rewards_before"].tolist(),
         }
         for name, policy in arrays["policies"].items()
     }
-    return {**result, "account": _account(arrays["account"])}
+    return {**result, "account": describe_account(arrays["account"])}
 
 
 def describe_views(arrays: Arrays, views: Iterable[str]) -> dict[str, Any]:
     """Return the descriptions of some views of a joined stream with many agents: `by_agent` or `joint`."""
     described: dict[str, Any] = {}
     if "by_agent" in views:
-        described["by_agent"] = {agent: _segments(batch) for agent, batch in by_agent(arrays).items()}
+        described["by_agent"] = {agent: describe_segments(batch) for agent, batch in by_agent(arrays).items()}
     if "joint" in views:
         described["joint"] = {
             agent: {name: describe_columns(columns) for name, columns in steps.items()}
@@ -124,7 +127,7 @@ def describe_views(arrays: Arrays, views: Iterable[str]) -> dict[str, Any]:
     return described
 
 
-def _segments(arrays: Arrays) -> dict[str, Any]:
+def describe_segments(arrays: Arrays) -> dict[str, Any]:
     """Return the description of a batch without its account."""
     result: dict[str, Any] = {name: arrays[name].tolist() for name in HEADERS}
     starts = np.concatenate([[0], np.cumsum(arrays["lengths"])]).astype(int)
@@ -136,7 +139,8 @@ def _segments(arrays: Arrays) -> dict[str, Any]:
     return result
 
 
-def _account(account: episode_batch_pb2.Account) -> dict[str, Any]:
+def describe_account(account: episode_batch_pb2.Account) -> dict[str, Any]:
+    """Return the description of an account."""
     described = {
         "num_steps": account.step_count,
         "num_episodes": account.episode_count,
@@ -145,6 +149,15 @@ def _account(account: episode_batch_pb2.Account) -> dict[str, Any]:
     }
     counts = {"num_non_finite_steps": account.non_finite_step_count, "dropped_infos": dict(account.dropped_infos)}
     return {**described, **{name: count for name, count in counts.items() if count}}
+
+
+def describe_step(arrays: Arrays) -> dict[str, Any]:
+    """Return the description of a step of a session."""
+    lists = ("episode_indices", "terminated", "truncated", "ended_rows", "env_seeds")
+    described = {"number": arrays["number"], **{name: arrays[name].tolist() for name in lists}}
+    columns = {name: arrays[name] for name in ("observations", "last_observations", "infos", "last_infos")}
+    columns["rewards"] = {"": arrays["rewards"]}
+    return {**described, **{name: describe_columns(each) for name, each in columns.items()}}
 
 
 def describe_sums(sums: Iterable[float]) -> list[float | None]:

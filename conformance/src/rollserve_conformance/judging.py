@@ -20,6 +20,7 @@ from rollserve_conformance.description import (
     describe_many,
     describe_views,
 )
+from rollserve_conformance.driving import PlainSession
 from rollserve_conformance.many_reading import has_many_agents, read_many_stream
 from rollserve_conformance.operations import RPCS, meaning, request_of
 from rollserve_conformance.reading import read_stream, unjoined
@@ -74,6 +75,10 @@ def judge(case: Case, server: ConformanceServer, results: Sequence[Mapping[str, 
             continue
         calls = rpcs.next_of(operation, where)
         num_resumptions += len(calls) - 1
+        if operation["do"] == "drive":
+            _check_session(operation, calls[0], server, result, where)
+            _check(case.expected.get(place, {}), result, where)
+            continue
         request = _parsed(calls[0])
         if request is not None:
             _check(meaning(request_of(operation)), meaning(request), f"{where}, request", is_whole=True)
@@ -118,11 +123,11 @@ class _Rpcs:
 
 
 def _parsed(record: Mapping[str, Any]) -> Message | None:
-    """Return the request of an RPC; None if the server has refused to read it."""
-    if not record["request"] and record["status"] != "OK":
+    """Return the first request of an RPC; None if the server has refused to read it."""
+    if not record["requests"] and record["status"] != "OK":
         return None
     kind = pb.DESCRIPTOR.services_by_name["SamplerService"].methods_by_name[record["rpc"]].input_type.name
-    request: Message = getattr(pb, kind).FromString(base64.b64decode(record["request"]))
+    request: Message = getattr(pb, kind).FromString(base64.b64decode(record["requests"][0]))
     return request
 
 
@@ -161,6 +166,43 @@ def _expected(
     if len(calls) > 1:
         batch["account"].pop("dropped_infos", None)  # no account has those before the interruption
     return reference
+
+
+def _check_session(
+    operation: Mapping[str, Any],
+    record: Mapping[str, Any],
+    server: ConformanceServer,
+    result: Mapping[str, Any],
+    where: str,
+) -> None:
+    """Check the requests and results of a session, by a plain one that does the same."""
+    expected: list[dict[str, Any]] = []
+    with _channel(server) as channel:
+        method = channel.stream_stream(
+            f"/rollserve.v1.SamplerService/{RPCS[operation['do']]}",
+            pb.DriveEnvironmentsRequest.SerializeToString,
+            pb.DriveEnvironmentsResponse.FromString,
+        )
+        session = PlainSession(operation, method)
+        try:
+            expected += (session.result(each) for each in operation["operations"])
+        except grpc.RpcError:
+            num_left = len(operation["operations"]) - len(expected)
+            expected += [{"error": describe_error(record)}] * num_left
+        finally:
+            session.close()
+    requests = [pb.DriveEnvironmentsRequest.FromString(base64.b64decode(each)) for each in record["requests"]]
+    if record["status"] == "OK" or len(requests) < len(session.requests):
+        _check(len(session.requests), len(requests), f"{where}, requests")
+    for place, (wanted, got) in enumerate(zip(session.requests, requests, strict=False)):
+        _check(meaning(wanted), meaning(got), f"{where}, request {place + 1}", is_whole=True)
+    results = result.get("results", [])
+    _check(len(expected), len(results), f"{where}, results")
+    for asked, wanted, got in zip(operation["operations"], expected, results, strict=True):
+        if "batch" in wanted and "batch" in got:
+            _check_batch(wanted["batch"], got["batch"], f"{where}.batch")
+        else:
+            _check(wanted, got, f"{where}, {asked['do']}")
 
 
 def _beginning_of(record: Mapping[str, Any]) -> Beginning:
@@ -259,11 +301,16 @@ def _differences(expected: Any, result: Any, path: str, is_whole: bool) -> Itera
     elif path.endswith(".message"):
         if _plain(expected) not in _plain(str(result)):
             yield path, expected, result
-    elif isinstance(expected, list) and is_whole and isinstance(result, list) and len(expected) == len(result):
+    elif _has_elements(expected, is_whole) and isinstance(result, list) and len(expected) == len(result):
         for place, (one, other) in enumerate(zip(expected, result, strict=True)):
             yield from _differences(one, other, f"{path}[{place}]", is_whole)
     elif not _equals(expected, result):
         yield path, expected, result
+
+
+def _has_elements(expected: Any, is_whole: bool) -> bool:
+    """Whether the elements are compared one by one, as parts of a whole or as objects that may have more."""
+    return isinstance(expected, list) and (is_whole or any(isinstance(each, Mapping) for each in expected))
 
 
 def _plain(message: str) -> str:

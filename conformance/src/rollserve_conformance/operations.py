@@ -16,7 +16,7 @@ from rollserve_wire.v1 import sampler_service_pb2 as pb
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["RPCS", "array", "array_of", "meaning", "request_of"]
+__all__ = ["RPCS", "array", "array_of", "driven_actions", "meaning", "request_of"]
 
 RPCS = {
     "update_env": "UpdateEnv",
@@ -31,6 +31,7 @@ RPCS = {
     "obtain_exact_episodes": "ObtainExactEpisodes",
     "obtain_fragments": "ObtainSamples",
     "stream_samples": "ObtainSamples",
+    "drive": "DriveEnvironments",
     "evaluate": "Evaluate",
     "status": "GetSampler",
 }
@@ -46,6 +47,7 @@ _TRANSPORT = {
     "expected_policy_version",
     "expected_environment_version",
     "return_returns_before",
+    "return_spaces",
 }
 """Fields that clients set as they like."""
 
@@ -103,6 +105,8 @@ def _meaning(value: Any) -> Any:
     for name in ("exploration", "options", "episodes"):
         if result.get(name) == {}:
             del result[name]
+    if not any(result.get("idle", (True,))):
+        del result["idle"]
     for name in ("change", "python"):  # whose parameters can be left out; an update with none is another update
         if name in result and result[name].get("parameters") == {}:
             del result[name]["parameters"]
@@ -304,6 +308,35 @@ def _evaluate(operation: Mapping[str, Any]) -> Message:
     return pb.EvaluateRequest(episode_count=operation["num_episodes"], options=evaluation)
 
 
+def _drive(operation: Mapping[str, Any]) -> Message:
+    """Return the first request of a session."""
+    options = _sampling_options(operation)
+    options.blackhole = not operation.get("record", True)
+    infos = {name: array_of(example) for name, example in operation.get("agent_infos", {}).items()}
+    forms = {name: array(np.empty((0, *example.shape)), example.dtype.name) for name, example in infos.items()}
+    spec = pb.DriveSpec(options=options, fragment_length=operation["fragment_length"], agent_infos=_tensors(forms))
+    spec.return_infos = operation.get("infos", False)
+    return pb.DriveEnvironmentsRequest(spec=spec)
+
+
+def driven_actions(operation: Mapping[str, Any], step: int, idle: np.ndarray) -> pb.DriveEnvironmentsRequest:
+    """Return the request of a step of a session.
+
+    Args:
+        operation: the session's operation `step`.
+        step: number of the step.
+        idle: (N,), the rows that make no step.
+    """
+    return pb.DriveEnvironmentsRequest(
+        actions=pb.DrivenActions(
+            step=step,
+            actions=_tensors(operation["actions"]),
+            agent_infos=_tensors(operation.get("agent_infos", {})),
+            idle=idle.tolist() if idle.any() else (),
+        )
+    )
+
+
 _REQUESTS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
     "update_env": _update_env,
     "change_env": _update_env,
@@ -317,6 +350,7 @@ _REQUESTS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
     "obtain_exact_episodes": _obtain_exact_episodes,
     "obtain_fragments": _obtain_fragments,
     "stream_samples": _obtain_samples,
+    "drive": _drive,
     "evaluate": _evaluate,
     "status": lambda _: pb.GetSamplerRequest(),
 }

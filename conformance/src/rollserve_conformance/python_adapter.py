@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import sys
 import time
@@ -16,6 +17,7 @@ from rollserve_conformance.description import (
     OPTIONAL_STATES,
     describe_columns,
     describe_groups,
+    describe_step,
     describe_sums,
 )
 from rollserve_conformance.operations import array_of
@@ -293,6 +295,38 @@ def _stream_samples(sampler: _Sampler, operation: _Json) -> _Json:
     return result
 
 
+def _drive(sampler: _Sampler, operation: _Json) -> _Json:
+    settings = {name: operation[name] for name in ("fragment_length", "infos", "record") if name in operation}
+    infos = _arrays(operation.get("agent_infos", {}))
+    session = sampler.drive(agent_infos=infos, **settings, **_options(operation))
+    with contextlib.closing(session):
+        return {"results": [_driven(session, each, operation) for each in operation["operations"]]}
+
+
+def _driven(session: rollserve.Session, operation: _Json, driven: _Json) -> _Json:
+    try:
+        match operation["do"]:
+            case "observe":
+                return {"step": describe_step(_step(session.observe()))}
+            case "step":
+                actions, infos = _arrays(operation["actions"]), _arrays(operation.get("agent_infos", {}))
+                before = session.observe()
+                idle = before.terminated | before.truncated if driven.get("next_step") else None
+                shown = session.step(actions[""] if actions.keys() == {""} else actions, infos, idle)
+                return {"step": describe_step(_step(shown))}
+            case "batch":
+                return {"batch": _batch(session.batch())}
+            case _:
+                return {"account": _account(session.end())}
+    except rollserve.RollserveError as error:
+        return _error(error)
+
+
+def _step(step: rollserve.DrivenStep) -> dict[str, Any]:
+    columns = {name: leaves_of(getattr(step, name)) for name in ("observations", "last_observations")}
+    return {**vars(step), **columns}
+
+
 def _evaluate(sampler: _Sampler, operation: _Json) -> _Json:
     options = _options(operation)
     if "policy_maps" in operation:
@@ -337,6 +371,7 @@ _OPERATIONS: Mapping[str, Callable[[_Sampler, _Json], _Json]] = {
     "obtain_exact_episodes": _obtain_exact_episodes,
     "obtain_fragments": _obtain_fragments,
     "stream_samples": _stream_samples,
+    "drive": _drive,
     "evaluate": _evaluate,
     "status": _status,
 }

@@ -28,6 +28,7 @@ __all__ = [
     "read_batch",
     "read_stream",
     "unjoined",
+    "with_gaps",
 ]
 
 Arrays = dict[str, Any]
@@ -155,9 +156,7 @@ def concatenated_batches(batches: Sequence[Arrays]) -> Arrays:
         if spec.original_of and any(columns):
             columns = [batch[name] or batch[spec.original_of] for batch in batches]
         is_info = spec.kind == "infos"
-        result[name] = (
-            _with_gaps(columns, num_steps if spec.by_step else num_segments) if is_info else _columns(columns)
-        )
+        result[name] = with_gaps(columns, num_steps if spec.by_step else num_segments) if is_info else _columns(columns)
     return result
 
 
@@ -174,7 +173,16 @@ def _returns_before(batches: Sequence[Arrays]) -> np.ndarray:
     return np.concatenate([known if len(known) else other for known, other in zip(sums, unknown, strict=True)])
 
 
-def _with_gaps(columns: Sequence[dict[str, np.ndarray]], nums: Sequence[int]) -> dict[str, np.ndarray]:
+def with_gaps(columns: Sequence[dict[str, np.ndarray]], nums: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return columns of infos of several parts behind one another, with masks where a part lacks one.
+
+    Args:
+        columns: the columns of each part, with their masks.
+        nums: number of rows of each part.
+
+    Raises:
+        ValueError: no dtype holds all numbers of a column.
+    """
     result = {}
     names = dict.fromkeys(name for each in columns for name in each if not is_mask(name, each))
     for name in names:

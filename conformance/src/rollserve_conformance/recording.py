@@ -23,7 +23,7 @@ _MAX_RESPONSE_BYTES = 1 << 20
 class RpcRecorder(WrappedRpcs):
     """Keeps what each RPC of the sampler service received and sent, and answers some from scripts.
 
-    A record is an object as JSON has it: `rpc`; `request` and `responses` in base64; `status`, the name of gRPC's
+    A record is an object as JSON has it: `rpc`; `requests` and `responses` in base64; `status`, the name of gRPC's
     status, or `CANCELLED` if the client ended the RPC; `details`; `trailing`, the metadata, with bytes in base64.
 
     A script answers the next RPC of its name in place of the server: `{"rpc": "GetSampler", "steps": […]}`. Its steps
@@ -90,7 +90,7 @@ class _RecordedContext:
     """An RPC as gRPC has it, with a record of what it receives and sends."""
 
     def __init__(self, name: str, context: Any) -> None:
-        self.record: dict[str, Any] = {"rpc": name, "request": "", "responses": [], "status": "", "details": ""}
+        self.record: dict[str, Any] = {"rpc": name, "requests": [], "responses": [], "status": "", "details": ""}
         self._context = context
         self._num_bytes = 0
 
@@ -114,7 +114,7 @@ class _RecordedContext:
     async def read(self) -> Any:
         request = await self._context.read()
         if isinstance(request, bytes):
-            self.record["request"] = base64.b64encode(request).decode()
+            self.record["requests"].append(base64.b64encode(request).decode())
         return request
 
     async def write(self, message: bytes) -> None:

@@ -52,10 +52,11 @@ class _Fault(BaseModel):
 
 
 class KillWorker(_Fault):
-    """Lose a worker with its next order; without an index, the worker that has the next order."""
+    """Lose a worker with an order, the next one or a later one; without an index, the worker that has the order."""
 
     fault: Literal["kill-worker"] = "kill-worker"
     worker_index: int | None = Field(default=None, ge=0)
+    after_orders: int = Field(default=0, ge=0)
 
 
 class BreakStream(_Fault):
@@ -129,6 +130,15 @@ class Faults:
                 _log.info("fault made", extra={"fault": made.model_dump_json()})
                 return made
         return None
+
+    def take_worker(self, index: int) -> bool:
+        """Return whether a worker is lost with the order that it has got now, which is counted."""
+        if self.take(KillWorker, lambda fault: fault.worker_index in (None, index) and not fault.after_orders):
+            return True
+        for position, fault in enumerate(self._waiting):
+            if isinstance(fault, KillWorker) and fault.worker_index in (None, index):
+                self._waiting[position] = fault.model_copy(update={"after_orders": fault.after_orders - 1})
+        return False
 
     def clear(self) -> None:
         """Forget all faults."""
@@ -288,6 +298,6 @@ class _MortalWorker(ThreadWorker):
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
         answer = super().work(order)
-        if self._faults.take(KillWorker, lambda fault: fault.worker_index in (None, self.index)):
+        if self._faults.take_worker(self.index):
             self.kill(WorkerLostError(f"worker {self.index} is lost: {_ASKED}", self.index))
         return answer

@@ -32,16 +32,17 @@ class FaultyServer:
         self.process = server.process
         self._server = server
 
-    def kill_worker(self, worker_index: int | None = None, *, times: int = 1) -> None:
+    def kill_worker(self, worker_index: int | None = None, *, after_orders: int = 0, times: int = 1) -> None:
         """Have the next call that uses a worker lose it, with all that the worker holds.
 
         The call delivers the same episodes as without the fault, and its account counts the lost ones as retried.
 
         Args:
             worker_index: index of the worker; None for the first one that the call uses. A short call does not use all.
+            after_orders: number of orders that it carries out before: in a session, one for each step.
             times: number of workers to lose, one after the other.
         """
-        self._ask("kill-worker", worker_index=worker_index, times=times)
+        self._ask("kill-worker", worker_index=worker_index, after_orders=after_orders, times=times)
 
     def break_stream(self, *, after_messages: int = 1, times: int = 1) -> None:
         """Have the next stream of a sampling call end with UNAVAILABLE, without a reason, as a lost connection does.
