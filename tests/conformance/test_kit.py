@@ -130,13 +130,13 @@ CHANGES = [
     ("many-evaluation", "r[3]['agent_returns']['by_policy']['a@1'] = 0.0", "by_policy.a@1: expected"),
     ("drive", "r[1]['results'][3]['step']['rewards'][''].update(sha256='0')", "rewards..sha256: expected"),
     ("drive", "r[1]['results'][4]['step']['ended_rows'].append(3)", "drive, step.step.ended_rows: expected"),
-    ("drive", "r[1]['results'][12]['batch']['agent_infos'].pop('pair')", "drive.batch.agent_infos: expected"),
+    ("drive", "r[1]['results'][12]['batch']['agent_infos'].pop('pair')", "drive.batch.agent_infos.pair: expected"),
     ("drive", "r[1]['results'][23]['account'].update(num_steps=1)", "drive, end.account.num_steps: expected 80, got 1"),
     ("drive", "r[1]['results'].pop()", "drive, results: expected 25, got 24"),
     (
         "drive-next-step",
         "case['operations'][1]['next_step'] = False",
-        "request 3.actions: expected ['actions', 'idle', 'step'], got",
+        "request 3.actions.idle: expected [true, false, false, true], got nothing",
     ),
     (
         "drive-refused",

@@ -36,7 +36,8 @@ class PlainSession:
         self.requests: list[pb.DriveEnvironmentsRequest] = []
         self._resets_in_next_step = operation.get("next_step", False)
         self._waiting: queue.SimpleQueue[pb.DriveEnvironmentsRequest | None] = queue.SimpleQueue()
-        self._send(request_of(operation))
+        first: Any = request_of(operation)
+        self._send(first)
         self._call = method(iter(self._waiting.get, None))
         self._step: dict[str, Any] | None = None
         self._batches: list[dict[str, Any]] = []  # of the present round

@@ -198,11 +198,11 @@ def _check_session(
         _check(meaning(wanted), meaning(got), f"{where}, request {place + 1}", is_whole=True)
     results = result.get("results", [])
     _check(len(expected), len(results), f"{where}, results")
-    for asked, wanted, got in zip(operation["operations"], expected, results, strict=True):
-        if "batch" in wanted and "batch" in got:
-            _check_batch(wanted["batch"], got["batch"], f"{where}.batch")
+    for asked, reference, each in zip(operation["operations"], expected, results, strict=True):
+        if "batch" in reference and "batch" in each:
+            _check_batch(reference["batch"], each["batch"], f"{where}.batch")
         else:
-            _check(wanted, got, f"{where}, {asked['do']}")
+            _check(reference, each, f"{where}, {asked['do']}")
 
 
 def _beginning_of(record: Mapping[str, Any]) -> Beginning:

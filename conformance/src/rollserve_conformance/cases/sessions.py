@@ -28,9 +28,9 @@ def _drive(*operations: Json | Sequence[Json], **fields: Any) -> Json:
 
 def _steps(num_steps: int, seed: int, infos: Sequence[str] = ()) -> list[Json]:
     """Return steps with random actions, and infos of the kinds of `_INFOS`."""
-    generator, steps = np.random.default_rng(seed), []
+    generator, steps = np.random.default_rng(seed), list[Json]()
     for _ in range(num_steps):
-        step = {"do": "step", "actions": {"": array(generator.integers(2, size=_NUM_ROWS), "int64")}}
+        step: dict[str, Any] = {"do": "step", "actions": {"": array(generator.integers(2, size=_NUM_ROWS), "int64")}}
         if infos:
             step["agent_infos"] = {
                 name: array(generator.normal(size=(_NUM_ROWS, *_INFOS[name]["shape"])), _INFOS[name]["dtype"])
