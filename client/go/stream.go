@@ -317,13 +317,18 @@ func newAttempt[R any](ctx context.Context, start func(context.Context) (func() 
 	return a
 }
 
-// next returns the next response. The time for the connection counts, too.
-func (a *attempt[R]) next(timeout time.Duration) (response R, err error) {
+// watch cancels the RPC after a time, unless the function that it returns is called before.
+func (a *attempt[R]) watch(timeout time.Duration) (stop func()) {
 	timer := time.AfterFunc(timeout, func() {
 		atomic.StoreInt32(&a.silent, 1)
 		a.cancel()
 	})
-	defer timer.Stop()
+	return func() { timer.Stop() }
+}
+
+// next returns the next response. The time for the connection counts, too.
+func (a *attempt[R]) next(timeout time.Duration) (response R, err error) {
+	defer a.watch(timeout)()
 	if <-a.begun; a.err != nil {
 		return response, a.err
 	}

@@ -41,7 +41,14 @@ type operation struct {
 	NumEpisodes          int `json:"num_episodes"`
 	Options              options
 	Views                []string
-	PolicyMaps           []policyMap `json:"policy_maps"`
+
+	FragmentLength int               `json:"fragment_length"`
+	AgentInfos     arrays            `json:"agent_infos"`
+	Infos          bool              // whether steps of sessions have the environments'
+	Record         *bool             // whether sessions are recorded; nil for the default
+	NextStep       bool              `json:"next_step"`
+	Operations     []json.RawMessage // of a session
+	PolicyMaps     []policyMap       `json:"policy_maps"`
 }
 
 // client is the sampler of a case, whether its environment has many agents, whose calls are others, and its warnings.
@@ -77,6 +84,7 @@ var operations = map[string]func(context.Context, *client, *operation) (object, 
 	"obtain_exact_episodes":   obtainExactEpisodes,
 	"obtain_fragments":        obtainFragments,
 	"stream_samples":          streamSamples,
+	"drive":                   drive,
 	"evaluate":                evaluate,
 	"status":                  status,
 	"warnings":                warnings,

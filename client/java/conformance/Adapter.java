@@ -83,7 +83,7 @@ final class Adapter {
         }
     }
 
-    private static Map<String, ?> error(RollserveException error) {
+    static Map<String, ?> error(RollserveException error) {
         String name = error.getClass().getSimpleName().replaceFirst("Exception$", "");
         return Map.of("error", Map.of(
             "kind", name.replaceAll("(?<=[a-z])(?=[A-Z])", "_").toLowerCase(Locale.ROOT),

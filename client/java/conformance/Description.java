@@ -124,7 +124,7 @@ final class Description {
         return described;
     }
 
-    private static Map<String, ?> of(Account account) {
+    static Map<String, ?> of(Account account) {
         return Map.of(
             "num_steps", account.numSteps(),
             "num_episodes", account.numEpisodes(),
@@ -134,14 +134,14 @@ final class Description {
             "seed", Long.toUnsignedString(account.seed()));
     }
 
-    private static Map<String, Map<String, Object>> leaves(Columns columns) {
+    static Map<String, Map<String, Object>> leaves(Columns columns) {
         Map<String, Map<String, Object>> described = new LinkedHashMap<>();
         columns.tensors().forEach((name, tensor) -> described.put(name, of(tensor)));
         return described;
     }
 
     /** Describes columns that can have gaps: a mask belongs to the description of its column. */
-    private static Map<String, Map<String, Object>> infos(Columns columns) {
+    static Map<String, Map<String, Object>> infos(Columns columns) {
         Map<String, Map<String, Object>> described = leaves(columns);
         columns.tensors().keySet().forEach(name -> columns.mask(name).ifPresent(mask -> {
             described.get(name).put("mask", digest(Tensor.of(mask).bytes()));

@@ -69,6 +69,7 @@ final class Operations {
                     operation.integer("num_steps"), Requests.sampling(options)))
                 : stream(operation, EpisodeBatch::numSteps, () -> sampler.streamSamples(
                     operation.integer("num_steps"), Requests.sampling(options)));
+            case "drive" -> Sessions.drive(sampler, operation);
             case "evaluate" -> evaluation(sampler.evaluate(
                 (int) operation.integer("num_episodes"),
                 Requests.evaluation(options).withPolicyMaps(operation.elements("policy_maps").stream()

@@ -26,6 +26,7 @@ import io.github.rollserve.Wrapper;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.List;
 import java.util.Locale;
@@ -41,7 +42,8 @@ final class Requests {
         "do", "id", "kwargs", "wrappers", "task", "reset_options", "vectorization", "num_rows", "agent", "parameters",
         "skip_if_identical", "num_steps", "num_episodes_per_worker", "row_step_count", "soft_horizon", "stop_after",
         "num_episodes", "options", "transforms", "updates", "method", "arguments", "environment_version", "progress",
-        "change", "multi_agent", "global_state", "policies", "policy_map", "policy_maps", "views");
+        "change", "multi_agent", "global_state", "policies", "policy_map", "policy_maps", "views", "fragment_length", "agent_infos",
+        "infos", "record", "next_step", "operations", "actions");
     private static final Set<String> OPTION_FIELDS = Set.of(
         "seed", "first_episode_index", "max_episode_length", "policy_version", "min_policy_version",
         "environment_version", "expected_num_workers", "deterministic", "return_states", "skip_failed_episodes",
@@ -67,6 +69,7 @@ final class Requests {
         for (Fields policies : List.of(operation.fields("policies"), options.fields("policies"))) {
             policies.values().keySet().forEach(name -> owners.add(policies.fields(name)));
         }
+        operation.list("operations").forEach(each -> unknown.addAll(unknownFields(each))); // of a session
         for (Fields owner : owners) {
             others = new TreeSet<>(owner.fields("agent").values().keySet());
             others.removeAll(AGENT_FIELDS);
@@ -183,7 +186,7 @@ final class Requests {
         return fields.values().keySet().stream().collect(Collectors.toMap(name -> name, fields::text));
     }
 
-    private static Map<String, Tensor> tensors(Fields arrays) {
+    static Map<String, Tensor> tensors(Fields arrays) {
         Map<String, Tensor> tensors = new TreeMap<>();
         arrays.values().keySet().forEach(name -> tensors.put(name, tensor(arrays.fields(name))));
         return tensors;
@@ -192,16 +195,16 @@ final class Requests {
     private static Tensor tensor(Fields array) {
         DataType type = DataType.valueOf(array.text("dtype").toUpperCase(Locale.ROOT));
         ByteBuffer bytes = ByteBuffer.wrap(Base64.getDecoder().decode(array.text("base64")));
-        double[] shape = array.numbers("shape");
+        int[] shape = shape(array);
         if (shape.length == 0) {
             ByteBuffer number = bytes.order(ByteOrder.LITTLE_ENDIAN);
             return type == DataType.INT64 ? Tensor.scalar(number.getLong()) : Tensor.scalar(number.getDouble());
         }
-        int[] sizes = new int[shape.length];
-        for (int i = 0; i < sizes.length; i++) {
-            sizes[i] = (int) shape[i];
-        }
-        return Tensor.of(type, bytes, sizes);
+        return Tensor.of(type, bytes, shape);
+    }
+
+    static int[] shape(Fields array) {
+        return Arrays.stream(array.numbers("shape")).mapToInt(size -> (int) size).toArray();
     }
 
     static SamplingOptions sampling(Fields fields) {

@@ -12,6 +12,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.Consumer;
 
 /**
  * One RPC that streams responses. One thread reads it; any thread may cancel it.
@@ -33,14 +34,22 @@ final class Attempt<R> {
     private record Arrival<R>(R response, Status status, Metadata trailers) {}
 
     static <Q, R> Attempt<R> start(Channel channel, MethodDescriptor<Q, R> method, CallOptions options, Q request) {
+        return open(channel, method, options, call -> {
+            call.sendMessage(request);
+            call.halfClose();
+        });
+    }
+
+    /** Starts an RPC, whose requests a function sends, then or later. */
+    static <Q, R> Attempt<R> open(
+        Channel channel, MethodDescriptor<Q, R> method, CallOptions options, Consumer<ClientCall<Q, R>> requests) {
         // What arrives is only put into a queue, so no other thread is needed for that.
         ClientCall<Q, R> call = channel.newCall(method, options.withExecutor(Runnable::run));
         Attempt<R> attempt = new Attempt<>(call);
         try {
             call.start(attempt.new Listener(), new Metadata());
             call.request(READ_AHEAD);
-            call.sendMessage(request);
-            call.halfClose();
+            requests.accept(call);
         } catch (RuntimeException | Error failure) {
             call.cancel("the call could not be started", failure);
             throw failure;

@@ -89,6 +89,13 @@ final class Errors {
             new Details(message, Status.Code.INVALID_ARGUMENT, Reason.INVALID_VALUE.name(), field, "", null));
     }
 
+    /** Returns the exception for what a session is not in the state for. */
+    static PreconditionException premature(String field, Object expected, Object got) {
+        String message = mismatch(field, expected, got);
+        return new PreconditionException(
+            new Details(message, Status.Code.FAILED_PRECONDITION, "", field, "", null));
+    }
+
     /** Returns the exception for a message that violates the wire contract. */
     static ServerException malformed(String field, Object expected, Object got) {
         return malformed(mismatch(field, expected, got), null);

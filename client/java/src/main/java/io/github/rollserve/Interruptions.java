@@ -66,13 +66,7 @@ final class Interruptions {
      * @throws RollserveException if there is no other attempt
      */
     void pause(StatusRuntimeException error, boolean hasBegun, boolean canRepeat) throws InterruptedException {
-        RollserveException failure = connection.contact().exception(error);
-        if (closed.getCount() == 0 || connection.isClosed()) {
-            throw Errors.cancelled("the stream or the sampler was closed", failure);
-        }
-        if (isReset(error, failure)) {
-            failure = Errors.reset(error);
-        }
+        RollserveException failure = failureOf(error);
         if (!goesOn(failure, hasBegun, canRepeat)) {
             throw finished(failure);
         }
@@ -91,6 +85,19 @@ final class Interruptions {
         if (closed.await(length, TimeUnit.NANOSECONDS)) {
             throw Errors.cancelled("the stream was closed", failure);
         }
+    }
+
+    /** Returns the exception for the last attempt, after which there is none. */
+    RollserveException failure(StatusRuntimeException error) {
+        return finished(failureOf(error));
+    }
+
+    private RollserveException failureOf(StatusRuntimeException error) {
+        RollserveException failure = connection.contact().exception(error);
+        if (closed.getCount() == 0 || connection.isClosed()) {
+            return Errors.cancelled("the stream or the sampler was closed", failure);
+        }
+        return isReset(error, failure) ? Errors.reset(error) : failure;
     }
 
     /**

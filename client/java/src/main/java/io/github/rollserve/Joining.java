@@ -83,7 +83,7 @@ final class Joining {
     }
 
     /** Returns the columns of all parts, which have the same names, types and shapes of rows. */
-    private static Columns concatenateColumns(String field, List<Columns> parts) {
+    static Columns concatenateColumns(String field, List<Columns> parts) {
         Map<String, Tensor> joined = new LinkedHashMap<>();
         Set<String> names = parts.get(0).tensors().keySet();
         for (Columns part : parts) {
@@ -123,7 +123,7 @@ final class Joining {
      * Returns the infos of all parts. An info that a part lacks is a gap of the part's length. An info of several types
      * gets one that holds each value.
      */
-    private static Columns concatenateInfos(String field, List<Columns> parts, int[] lengths) {
+    static Columns concatenateInfos(String field, List<Columns> parts, int[] lengths) {
         Set<String> names = new LinkedHashSet<>();
         for (Columns part : parts) {
             part.tensors().keySet().stream().filter(name -> !part.isMask(name)).forEach(names::add);
@@ -194,6 +194,14 @@ final class Joining {
         checkAccount(message, batch.headers().numEnded(), batch.numSteps());
         io.github.rollserve.v1.Account.Builder account = message.toBuilder().putAllDroppedInfos(dropped);
         return batch.withAccount(Account.from(account.build(), numResumptions));
+    }
+
+    /** Returns the batches of a round as one batch. */
+    static EpisodeBatch joinedRound(List<EpisodeBatch> batches) {
+        if (batches.isEmpty()) {
+            throw Errors.malformed("the round had no batch", null);
+        }
+        return concatenate(withOneShape(batches, new HashMap<>())).joined();
     }
 
     /** Returns the batches of a stream of many agents as one batch, with the account, which is checked alike. */

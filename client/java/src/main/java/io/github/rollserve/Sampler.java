@@ -2,6 +2,7 @@ package io.github.rollserve;
 
 import io.github.rollserve.v1.CallEnvironmentsRequest;
 import io.github.rollserve.v1.CallEnvironmentsResponse;
+import io.github.rollserve.v1.DriveSpec;
 import io.github.rollserve.v1.EnvironmentUpdate;
 import io.github.rollserve.v1.EvaluatePopulationRequest;
 import io.github.rollserve.v1.EvaluatePopulationResponse;
@@ -399,6 +400,35 @@ public final class Sampler implements AutoCloseable {
      */
     public SampleStream<EpisodeBatch> streamFragments(long numSteps, FragmentOptions options) {
         return streams.fragments(numSteps, options).begin();
+    }
+
+    /**
+     * Lets the caller act in all rows of the sampler's environments, step by step, in place of its agent.
+     *
+     * <p>Rows are reset in the step that ends an episode. The same seed and the same actions give the same episodes,
+     * with any number of workers and after any crash. The token needs the scope {@code drive}.
+     *
+     * @return the session, which begins at once
+     */
+    public Session drive() {
+        return drive(new DriveOptions());
+    }
+
+    /**
+     * Lets the caller act in all rows of the sampler's environments; see {@link #drive()}.
+     *
+     * @param options options of the session
+     * @return the session, which begins at once
+     */
+    public Session drive(DriveOptions options) {
+        Objects.requireNonNull(options, "options");
+        io.github.rollserve.v1.SamplingOptions.Builder sampling = options.sampling().toWire(connection.options());
+        connection.own().expectIn(sampling);
+        // No agent of the sampler acts.
+        sampling.clearExpectedPolicyVersion().setAcceptJoined(false).setReturnSpaces(true);
+        DriveSpec spec = options.toWire().toBuilder().setSampler(name()).setOptions(sampling).build();
+        Duration time = options.sampling().timeoutOr(timeout);
+        return new Session(connection, spec, time, options.sampling().startDeadline());
     }
 
     /**

@@ -1,0 +1,421 @@
+package rollserve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/rollserve/rollserve/client/go/rollservev1"
+)
+
+// defaultFragmentLength is the number of steps of each row in a fragment of a session.
+const defaultFragmentLength = 128
+
+// DriveOptions are options of Sampler.Drive; nil has all defaults.
+type DriveOptions struct {
+	// Seed is the root seed of the episodes; by default, they are new ones.
+	Seed *uint64
+	// FragmentLength is the number of steps of each row in a recorded fragment, 128 by default. After a loss, a worker
+	// makes at most so many steps again.
+	FragmentLength int
+	// MaxEpisodeLength is the number of steps after which an episode is truncated; 0 for none.
+	MaxEpisodeLength int
+	// AgentInfos has an example of each info that comes with a row's actions, such as Scalar(float32(0)) for `log_prob`:
+	// it says type and shape.
+	AgentInfos map[string]Array
+	// ReturnInfos says whether each step has the environments' infos.
+	ReturnInfos bool
+	// Blackhole says whether to discard the steps, instead of recording them for Session.Batch.
+	Blackhole bool
+	// EnvVersion is the version of the environment; the current one by default.
+	EnvVersion *int64
+	// Timeout is how long to wait for a step; by default Config.Timeout. The context's deadline limits the whole session.
+	Timeout time.Duration
+}
+
+// StepOptions are options of Session.Step; nil has all defaults.
+type StepOptions struct {
+	// AgentInfos (N, *I) are the infos that the session was begun with.
+	AgentInfos Columns
+	// Idle (N) says which rows make no step, whatever their actions are: only rows whose present episode has made none,
+	// and not where rows are stepped at once. By default, all rows make a step.
+	Idle []bool
+}
+
+// Session acts in the rows of a sampler, step by step, in place of its agent. The server records what happens.
+//
+//	session, err := sampler.Drive(ctx, nil)
+//	if err != nil { … }
+//	defer session.Close()
+//	step, err := session.Observe()
+//	for i := 0; err == nil && i < 128; i++ {
+//		step, err = session.Step(policy(step.Observations), nil)
+//	}
+//	if err != nil { … }
+//	batch, err := session.Batch()
+//	account, err := session.End()
+//
+// A session that has failed returns the same error from then on. One goroutine at a time may use a session; any may
+// close it.
+type Session struct {
+	ctx        context.Context
+	cancel     context.CancelFunc
+	sampler    *Sampler
+	spec       *pb.DriveSpec
+	infoForms  map[string]form
+	timeout    time.Duration
+	breaks     *interruptions
+	closed     int32
+	attempt    *attempt[*pb.DriveEnvironmentsResponse]
+	requests   pb.SamplerService_DriveEnvironmentsClient // once the attempt has begun
+	numRows    int
+	spaces     [2]Space // of observations and of actions
+	forms      map[string]form
+	step       *DrivenStep
+	round      []*EpisodeBatch // batches of the round that is not complete
+	rounds     []*EpisodeBatch // rounds that Batch has not returned
+	unrecorded int             // steps that rows were asked to make, and that no round has brought
+	account    *Account
+	err        error // how the session has ended; io.EOF for its end
+}
+
+// form is the type and the shape of a row of a column.
+type form struct {
+	dataType DataType
+	shape    []int
+}
+
+// Drive lets the caller act in all rows of the sampler's environments, step by step, in place of its agent.
+//
+// Rows are reset in the step that ends an episode. The same seed and the same actions give the same episodes, with any
+// number of workers and after any crash. The token needs the scope `drive`. The error is an ErrInvalidArgument for
+// options that cannot be sent; others come from the session, which begins at once and lasts as long as ctx.
+func (s *Sampler) Drive(ctx context.Context, options *DriveOptions) (*Session, error) {
+	if options == nil {
+		options = &DriveOptions{}
+	}
+	sampling, timeout, err := s.samplingOptions(&SamplingOptions{
+		Seed: options.Seed, MaxEpisodeLength: options.MaxEpisodeLength, EnvVersion: options.EnvVersion,
+		Blackhole: options.Blackhole, Timeout: options.Timeout,
+	})
+	if err != nil {
+		return nil, err
+	}
+	sampling.ExpectedPolicyVersion, sampling.AcceptJoined = nil, false // no agent of the sampler acts
+	sampling.ReturnSpaces = true
+	forms, examples := map[string]form{}, map[string]Array{}
+	for name, example := range options.AgentInfos {
+		forms[name] = form{example.DataType, example.Shape}
+		examples[name] = zeros(example.DataType, 0, example.Shape)
+	}
+	infos, err := encodeNamed("AgentInfos", examples)
+	if err != nil {
+		return nil, err
+	}
+	length := options.FragmentLength
+	if length == 0 {
+		length = defaultFragmentLength
+	}
+	spec := &pb.DriveSpec{
+		Sampler: s.config.Sampler, Options: sampling, FragmentLength: int64(length), AgentInfos: infos,
+		ReturnInfos: options.ReturnInfos,
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	session := &Session{
+		ctx: ctx, cancel: cancel, sampler: s, spec: spec, infoForms: forms, timeout: timeout,
+		breaks: newInterruptions(s.contact, timeout),
+	}
+	session.attempt = newAttempt(ctx, session.begin)
+	return session, nil
+}
+
+// begin begins the call, and sends what is driven.
+func (s *Session) begin(ctx context.Context) (func() (*pb.DriveEnvironmentsResponse, error), error) {
+	requests, err := s.sampler.service.DriveEnvironments(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.requests = requests
+	first := &pb.DriveEnvironmentsRequest{Content: &pb.DriveEnvironmentsRequest_Spec{Spec: s.spec}}
+	if err := requests.Send(first); err != nil && err != io.EOF { // which the receiver explains
+		return nil, err
+	}
+	return requests.Recv, nil
+}
+
+// NumRows returns N, the number of rows of all workers, once Observe has returned.
+func (s *Session) NumRows() int { return s.numRows }
+
+// ObservationSpace returns the space of a row's observations, once Observe has returned.
+func (s *Session) ObservationSpace() Space { return s.spaces[0] }
+
+// ActionSpace returns the space of a row's actions, once Observe has returned.
+func (s *Session) ActionSpace() Space { return s.spaces[1] }
+
+// Observe returns the present step, with the observations that the next actions are for.
+func (s *Session) Observe() (*DrivenStep, error) {
+	for s.step == nil || s.err != nil {
+		if err := s.next("a session that goes on"); err != nil {
+			return nil, err
+		}
+	}
+	return s.step, nil
+}
+
+// Step acts in all rows, and returns what follows. The actions have an array (N, *A) for each leaf of the action space,
+// of its type.
+//
+// Actions or infos of another form are an ErrInvalidArgument, and the session goes on. If they are outside the action
+// space, the session ends with one. No row has stepped then.
+func (s *Session) Step(actions Columns, options *StepOptions) (*DrivenStep, error) {
+	if options == nil {
+		options = &StepOptions{}
+	}
+	before, err := s.Observe()
+	if err != nil {
+		return nil, err
+	}
+	sent, err := s.encode("actions", actions, s.forms)
+	if err != nil {
+		return nil, err
+	}
+	infos, err := s.encode("AgentInfos", options.AgentInfos, s.infoForms)
+	if err != nil {
+		return nil, err
+	}
+	if length := len(options.Idle); length != 0 && length != s.numRows {
+		return nil, invalid("Idle", fmt.Sprintf("%d values, or none", s.numRows), length)
+	}
+	s.unrecorded += s.numRows
+	for _, isIdle := range options.Idle {
+		if isIdle {
+			s.unrecorded--
+		}
+	}
+	err = s.send(&pb.DriveEnvironmentsRequest{Content: &pb.DriveEnvironmentsRequest_Actions{
+		Actions: &pb.DrivenActions{Step: before.Number, Actions: sent, AgentInfos: infos, Idle: options.Idle},
+	}})
+	for err == nil && s.step == before {
+		err = s.next("a session that goes on")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.step, nil
+}
+
+// Batch ends the present fragments, and returns all that was recorded since the last call: an ErrPrecondition if
+// nothing was. After End, it returns what was recorded and not taken.
+func (s *Session) Batch() (*EpisodeBatch, error) {
+	if s.isRecording() && s.err == nil {
+		end := &pb.DriveEnvironmentsRequest_FragmentEnd{FragmentEnd: &pb.FragmentEnd{}}
+		if err := s.send(&pb.DriveEnvironmentsRequest{Content: end}); err != nil {
+			return nil, err
+		}
+	}
+	for s.isRecording() {
+		if err := s.next("a session that goes on"); err != nil {
+			return nil, err
+		}
+	}
+	if len(s.rounds) == 0 {
+		return nil, premature("batch", "steps that are recorded and not taken", "none")
+	}
+	rounds := s.rounds
+	s.rounds = nil
+	batch, err := Concatenate(rounds...)
+	if err != nil {
+		return nil, malformed(err)
+	}
+	return batch, nil
+}
+
+func (s *Session) isRecording() bool { return s.unrecorded > 0 && !s.spec.GetOptions().GetBlackhole() }
+
+// End ends the session with the last step, and returns its account.
+func (s *Session) End() (*Account, error) {
+	if s.err == nil {
+		stop := s.attempt.watch(s.timeout)
+		if <-s.attempt.begun; s.attempt.err == nil {
+			_ = s.requests.CloseSend() // whose error the receiver explains
+		}
+		stop()
+	}
+	for s.err == nil {
+		_ = s.next("")
+	}
+	return s.Account()
+}
+
+// Account returns the account of the session after End; before, an ErrPrecondition. If the session has failed, it
+// returns the session's error.
+func (s *Session) Account() (*Account, error) {
+	switch s.err {
+	case io.EOF:
+		return s.account, nil
+	case nil:
+		return nil, premature("account", "a session that has ended (call End)", "one that goes on")
+	}
+	return nil, s.err
+}
+
+// Close cancels the session unless it has ended.
+func (s *Session) Close() {
+	atomic.StoreInt32(&s.closed, 1)
+	s.cancel()
+}
+
+// send sends a request. If the call is over, the receiver says how it has ended.
+func (s *Session) send(request *pb.DriveEnvironmentsRequest) error {
+	stop := s.attempt.watch(s.timeout)
+	defer stop()
+	if err := s.requests.Send(request); err != nil && err != io.EOF {
+		s.fail(err)
+		return s.err
+	}
+	return nil
+}
+
+// next reads a response, or returns how the session has ended; for a session without failure, an ErrPrecondition that
+// says what was expected.
+func (s *Session) next(expected string) error {
+	if s.err == nil {
+		response, err := s.attempt.next(s.timeout)
+		switch {
+		case err == io.EOF && s.account == nil:
+			s.fail(malformed(errors.New("the session ended without its account")))
+		case err == io.EOF:
+			s.err = io.EOF
+			s.cancel()
+		case err == nil:
+			s.sampler.contact.record()
+			if err = s.read(response); err != nil {
+				s.fail(malformed(err))
+			}
+		default:
+			s.fail(err)
+		}
+	}
+	if s.err == io.EOF {
+		return premature("session", expected, "one that has ended")
+	}
+	return s.err
+}
+
+// fail ends the session with an error.
+func (s *Session) fail(err error) {
+	switch {
+	case s.attempt.expired() && s.ctx.Err() == nil:
+		s.err = s.breaks.silence()
+	case atomic.LoadInt32(&s.closed) == 1:
+		s.err = &Error{Message: "the session was closed", Code: codes.Canceled}
+	default:
+		s.err = s.breaks.final(s.breaks.errorOf(s.ctx, err))
+	}
+	s.cancel()
+}
+
+func (s *Session) read(response *pb.DriveEnvironmentsResponse) (err error) {
+	switch content := response.GetContent().(type) {
+	case *pb.DriveEnvironmentsResponse_Beginning:
+		s.numRows = int(content.Beginning.GetRowCount())
+		observations, actions := content.Beginning.GetObservationSpace(), content.Beginning.GetActionSpace()
+		if s.spaces[0], s.spaces[1], err = decodeSpaces(observations, actions); err == nil {
+			s.forms = map[string]form{}
+			addForms(s.forms, s.spaces[1], "")
+		}
+	case *pb.DriveEnvironmentsResponse_Step:
+		s.breaks.waitingFor = ""
+		s.step, err = decodeStep(content.Step, s.numRows)
+	case *pb.DriveEnvironmentsResponse_Batch:
+		var batch *EpisodeBatch
+		if batch, err = decodeBatch(content.Batch, uint64(s.numRows)); err == nil && batch.Len() > 0 {
+			s.round = append(s.round, batch)
+		}
+	case *pb.DriveEnvironmentsResponse_Round:
+		var joined *EpisodeBatch
+		if joined, err = Concatenate(withOneShape(s.round, map[string]int64{})...); err == nil {
+			s.round, s.rounds = nil, append(s.rounds, joined.Joined())
+			s.unrecorded -= joined.NumSteps()
+		}
+	case *pb.DriveEnvironmentsResponse_Progress:
+		s.breaks.waitingFor = content.Progress.GetWaitingFor()
+		if warning := content.Progress.GetWarning(); warning != "" {
+			s.sampler.config.Warn(warning)
+		}
+	case *pb.DriveEnvironmentsResponse_Account:
+		s.account = decodeAccount(content.Account)
+	case *pb.DriveEnvironmentsResponse_Shared:
+		err = errors.New("content: expected a kind that the call accepts, got another")
+	default: // content of a later version, which a client may leave out
+	}
+	return err
+}
+
+// encode returns columns as messages, once their names and forms are checked.
+func (s *Session) encode(field string, columns Columns, forms map[string]form) ([]*pb.NamedTensor, error) {
+	for name := range columns {
+		if _, known := forms[name]; !known {
+			return nil, invalid(field, fmt.Sprintf("the columns %q", namesOf(forms)), columns.Names())
+		}
+	}
+	for name, form := range forms {
+		column, path := columns[name], field
+		if name != "" {
+			path = fmt.Sprintf("%s['%s']", field, name)
+		}
+		if shape := append([]int{s.numRows}, form.shape...); column.DataType != form.dataType || !equal(column.Shape, shape) {
+			return nil, invalid(path, fmt.Sprintf("%s %v", form.dataType, shape), column)
+		}
+	}
+	return encodeNamed(field, columns)
+}
+
+func namesOf(forms map[string]form) []string {
+	columns := Columns{}
+	for name := range forms {
+		columns[name] = Array{}
+	}
+	return columns.Names()
+}
+
+// addForms adds the form of each leaf of a space, by its name. The path leads to the space.
+func addForms(forms map[string]form, space Space, path string) {
+	below := func(name string) string {
+		if path == "" {
+			return name
+		}
+		return path + "/" + name
+	}
+	switch space := space.(type) {
+	case BoxSpace:
+		forms[path] = form{space.DataType, space.Shape}
+	case DiscreteSpace:
+		forms[path] = form{Int64, nil}
+	case MultiDiscreteSpace:
+		forms[path] = form{space.DataType, space.N.Shape}
+	case MultiBinarySpace:
+		forms[path] = form{Int8, space.Shape}
+	case TextSpace:
+		forms[path] = form{Uint32, []int{space.MaxLength}}
+	case DictSpace:
+		for _, named := range space {
+			addForms(forms, named.Space, below(named.Name))
+		}
+	case TupleSpace:
+		for i, subspace := range space {
+			addForms(forms, subspace, below(fmt.Sprint(i)))
+		}
+	}
+}
+
+// premature returns the error for what a session is not in the state for.
+func premature(field, expected, got string) error {
+	message := mismatch(field, expected, got).Error()
+	return &Error{Message: message, Code: codes.FailedPrecondition, Field: field}
+}
