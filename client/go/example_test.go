@@ -101,6 +101,38 @@ func ExampleSampler_ObtainFragments() {
 	fmt.Println(batch.Lengths, batch.Terminated, lastValues)
 }
 
+// A session acts in all rows from here, step by step, and the server records what happens.
+func ExampleSession() {
+	ctx := context.Background()
+	sampler, err := rollserve.Connect("127.0.0.1:50051", rollserve.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sampler.Close()
+	session, err := sampler.Drive(ctx, &rollserve.DriveOptions{Seed: rollserve.Some(uint64(7))})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close()
+	step, err := session.Observe()
+	for i := 0; err == nil && i < 128; i++ {
+		actions := make([]int64, session.NumRows()) // of a policy that has seen step.Observations
+		step, err = session.Step(rollserve.Columns{"": rollserve.NewArray(actions)}, nil)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	batch, err := session.Batch()
+	if err != nil {
+		log.Fatal(err)
+	}
+	account, err := session.End()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(step.Number, batch.Lengths, account.NumSteps)
+}
+
 // An interceptor of gRPC sees each RPC, such as one that measures them.
 func ExampleConfig_interceptors() {
 	measure := func(

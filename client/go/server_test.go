@@ -29,6 +29,7 @@ type script struct {
 	pb.UnimplementedSamplerServiceServer
 	calls   []scripted
 	answers []proto.Message // of calls with a single answer, and the content of evaluations
+	driven  driven
 
 	mutex    sync.Mutex
 	requests []proto.Message
