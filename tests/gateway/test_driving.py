@@ -196,6 +196,15 @@ def test_session_without_steps_has_an_empty_account(cartpole: rollserve.Sampler[
     assert session.account.num_simulated_steps == 0
 
 
+def test_session_that_has_ended_makes_no_step(cartpole: rollserve.Sampler[Any]) -> None:
+    with cartpole.drive() as session:
+        session.step(np.zeros(8, np.int64))
+        session.end()
+        with raises(rollserve.PreconditionError, field="session"):
+            session.step(np.zeros(8, np.int64))
+        assert session.batch().num_steps == 8
+
+
 def test_other_calls_run_beside_a_session(sampler: rollserve.Sampler[Any]) -> None:
     with sampler.drive(record=False) as session:
         session.step(np.zeros(8, np.int64))

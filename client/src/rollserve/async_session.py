@@ -115,7 +115,6 @@ class AsyncSession(BaseSession):
             RollserveError: the session failed; also because of actions that were sent.
         """
         while not self._unread:
-            self._check_goes_on()
             await self._next()
         return self._next_step()
 
@@ -169,6 +168,7 @@ class AsyncSession(BaseSession):
 
     async def _next(self) -> None:
         """Wait for a message and read it, or take the session up again where its stream is lost."""
+        self._check_goes_on()
         try:
             message = await self._waiting.message(self._call)
         except TimeoutError:

@@ -116,7 +116,6 @@ class Session(BaseSession):
             RollserveError: the session failed; also because of actions that were sent.
         """
         while not self._unread:
-            self._check_goes_on()
             self._next()
         return self._next_step()
 
@@ -170,6 +169,7 @@ class Session(BaseSession):
 
     def _next(self) -> None:
         """Wait for a message and read it, or take the session up again where its stream is lost."""
+        self._check_goes_on()
         try:
             message = self._waiting.message(self._call)
         except TimeoutError:

@@ -180,7 +180,7 @@ class BaseSession:
     def _check_goes_on(self) -> None:
         """Raise PreconditionError if the session has ended."""
         if self._has_ended:
-            text = mismatch("a session that has not ended", "one that has")
+            text = mismatch("one that goes on", "one that has ended")
             raise PreconditionError(f"session: {text}", code="FAILED_PRECONDITION", field="session")
 
     def _next_step(self) -> DrivenStep:
@@ -217,6 +217,7 @@ class BaseSession:
         idle: NDArray[np.bool_] | None,
     ) -> pb.DriveEnvironmentsRequest:
         """Return the request with actions: of all rows where they step together, else of these or of the last step."""
+        self._check_goes_on()
         assert self._step is not None  # noqa: S101  # it has been waited for
         forms, infos, is_joint = self._action_forms, self._info_forms, not self._parts.min_ready
         its = self._step.rows if rows is None else self._checked_rows(rows, is_joint=is_joint)
