@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sort"
 	"sync/atomic"
 	"time"
 
@@ -359,29 +360,30 @@ func (s *Session) read(response *pb.DriveEnvironmentsResponse) (err error) {
 
 // encode returns columns as messages, once their names and forms are checked.
 func (s *Session) encode(field string, columns Columns, forms map[string]form) ([]*pb.NamedTensor, error) {
-	for name := range columns {
-		if _, known := forms[name]; !known {
-			return nil, invalid(field, fmt.Sprintf("the columns %q", namesOf(forms)), columns.Names())
-		}
+	names := namesOf(forms)
+	if got := columns.Names(); !equal(got, names) {
+		return nil, invalid(field, fmt.Sprintf("the columns %q", names), fmt.Sprintf("%q", got))
 	}
-	for name, form := range forms {
-		column, path := columns[name], field
+	for _, name := range names {
+		column, form, path := columns[name], forms[name], field
 		if name != "" {
 			path = fmt.Sprintf("%s['%s']", field, name)
 		}
-		if shape := append([]int{s.numRows}, form.shape...); column.DataType != form.dataType || !equal(column.Shape, shape) {
-			return nil, invalid(path, fmt.Sprintf("%s %v", form.dataType, shape), column)
+		shape := append([]int{s.numRows}, form.shape...)
+		if column.DataType != form.dataType || !equal(column.Shape, shape) {
+			return nil, invalid(path, Array{DataType: form.dataType, Shape: shape}.String(), column)
 		}
 	}
 	return encodeNamed(field, columns)
 }
 
 func namesOf(forms map[string]form) []string {
-	columns := Columns{}
+	names := make([]string, 0, len(forms))
 	for name := range forms {
-		columns[name] = Array{}
+		names = append(names, name)
 	}
-	return columns.Names()
+	sort.Strings(names)
+	return names
 }
 
 // addForms adds the form of each leaf of a space, by its name. The path leads to the space.

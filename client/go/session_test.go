@@ -208,11 +208,11 @@ func TestActionsOfAnotherFormAreRefusedAndTheSessionGoesOn(t *testing.T) {
 		options *rollserve.StepOptions
 		field   string
 	}{
-		{act(0), nil, "actions['gear']"},
+		{act(0), nil, "actions['flags']"},
 		{changed("gear", rollserve.NewArray([]int32{0, 1})), nil, "actions['gear']"},
 		{changed("flags", rollserve.NewArray([]int8{0, 1})), nil, "actions['flags']"},
 		{changed("speed", rollserve.NewArray([]int8{0, 1})), nil, "actions"},
-		{rollserve.Columns{"flags": rollserve.NewArray(make([]int8, 4), 2, 2)}, nil, "actions['gear']"},
+		{rollserve.Columns{"flags": rollserve.NewArray(make([]int8, 4), 2, 2)}, nil, "actions"},
 		{act(0, 1), &rollserve.StepOptions{Idle: []bool{true}}, "Idle"},
 		{act(0, 1), &rollserve.StepOptions{AgentInfos: act(0, 1)}, "AgentInfos"},
 	} {

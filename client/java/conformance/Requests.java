@@ -42,8 +42,8 @@ final class Requests {
         "do", "id", "kwargs", "wrappers", "task", "reset_options", "vectorization", "num_rows", "agent", "parameters",
         "skip_if_identical", "num_steps", "num_episodes_per_worker", "row_step_count", "soft_horizon", "stop_after",
         "num_episodes", "options", "transforms", "updates", "method", "arguments", "environment_version", "progress",
-        "change", "multi_agent", "global_state", "policies", "policy_map", "policy_maps", "views", "fragment_length", "agent_infos",
-        "infos", "record", "next_step", "operations", "actions");
+        "change", "multi_agent", "global_state", "policies", "policy_map", "policy_maps", "views", "fragment_length",
+        "agent_infos", "infos", "record", "next_step", "operations", "actions");
     private static final Set<String> OPTION_FIELDS = Set.of(
         "seed", "first_episode_index", "max_episode_length", "policy_version", "min_policy_version",
         "environment_version", "expected_num_workers", "deterministic", "return_states", "skip_failed_episodes",

@@ -4,6 +4,7 @@ import io.github.rollserve.v1.DrivenRows;
 import io.github.rollserve.v1.NamedTensor;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Function;
 import java.util.stream.IntStream;
 
 /**
@@ -101,15 +102,19 @@ public record DrivenStep(
         return new DrivenStep(
             message.getStep(),
             all,
-            workers.stream().flatMap(rows -> rows.getEpisodeIndicesList().stream()).mapToLong(Long::longValue).toArray(),
+            longs(workers, DrivenRows::getEpisodeIndicesList),
             Tensor.of(rewards),
             terminated,
             truncated,
             endedRows,
             lastObservations.isEmpty() ? all.rows(0, 0) : joined("last_observations", lastObservations),
-            workers.stream().flatMap(rows -> rows.getEnvironmentSeedsList().stream()).mapToLong(Long::longValue).toArray(),
+            longs(workers, DrivenRows::getEnvironmentSeedsList),
             Joining.concatenateInfos("infos", infos, counts),
             Joining.concatenateInfos("last_infos", lastInfos, endedCounts));
+    }
+
+    private static long[] longs(List<DrivenRows> workers, Function<DrivenRows, List<Long>> field) {
+        return workers.stream().map(field).flatMap(List::stream).mapToLong(Long::longValue).toArray();
     }
 
     /** Checks that a worker's rows are as many as its numbers say. */

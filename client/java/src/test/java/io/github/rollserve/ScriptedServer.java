@@ -6,6 +6,8 @@ import com.google.protobuf.Message;
 import com.google.rpc.BadRequest;
 import io.github.rollserve.v1.CallEnvironmentsRequest;
 import io.github.rollserve.v1.CallEnvironmentsResponse;
+import io.github.rollserve.v1.DriveEnvironmentsRequest;
+import io.github.rollserve.v1.DriveEnvironmentsResponse;
 import io.github.rollserve.v1.EvaluateRequest;
 import io.github.rollserve.v1.EvaluateResponse;
 import io.github.rollserve.v1.GetSamplerRequest;
@@ -51,12 +53,30 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
     final List<Metadata> metadata = new CopyOnWriteArrayList<>();
     private final List<Call> calls;
     private final Server server;
+    private List<Turn> turns = List.of(); // of each session
 
     /** How a call ends. */
     interface End extends Consumer<StreamObserver<?>> {}
 
     /** What the server does in one call of a stream. */
     record Call(End end, ObtainSamplesResponse... responses) {}
+
+    /**
+     * What the server does in a session at a request, or at the end of the requests. Without an end, the session goes
+     * on.
+     */
+    record Turn(End end, DriveEnvironmentsResponse... responses) {
+        Turn(DriveEnvironmentsResponse... responses) {
+            this(SILENT, responses);
+        }
+    }
+
+    /** Returns a server that does the same in each session. */
+    static ScriptedServer driven(Turn... turns) {
+        ScriptedServer server = new ScriptedServer();
+        server.turns = List.of(turns);
+        return server;
+    }
 
     ScriptedServer(Call... calls) {
         this(0, calls);
@@ -132,6 +152,34 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
             }
         }
         call.end().accept(observer);
+    }
+
+    @Override
+    public StreamObserver<DriveEnvironmentsRequest> driveEnvironments(
+        StreamObserver<DriveEnvironmentsResponse> observer) {
+        return new StreamObserver<>() {
+            private int next;
+
+            @Override
+            public void onNext(DriveEnvironmentsRequest request) {
+                record(request);
+                respond();
+            }
+
+            @Override
+            public void onCompleted() {
+                respond();
+            }
+
+            @Override
+            public void onError(Throwable cancelled) { }
+
+            private void respond() {
+                Turn turn = turns.get(next++);
+                List.of(turn.responses()).forEach(observer::onNext);
+                turn.end().accept(observer);
+            }
+        };
     }
 
     /** Responds with the batches of the next call, and with its account as the one of an evaluation of two agents. */
