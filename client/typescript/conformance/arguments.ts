@@ -227,7 +227,8 @@ export function evaluationOptions(fields: OptionFields = {}): EvaluationOptions 
   };
 }
 
-function tensors(arrays: Arrays = {}): Map<string, Tensor> {
+/** Return arrays by name as tensors. */
+export function tensors(arrays: Arrays = {}): Map<string, Tensor> {
   return new Map(Object.entries(arrays).map(([name, array]) => [name, tensor(array)]));
 }
 

@@ -33,6 +33,7 @@ import {
 } from "./arguments.js";
 import { describeAgentReturns, describeMany } from "./many_agents.js";
 import { describeBatch } from "./results.js";
+import { drive, type DriveFields } from "./sessions.js";
 
 /** The result of an operation. */
 export type Result = Readonly<Record<string, unknown>>;
@@ -211,6 +212,10 @@ const OPERATIONS: Operations = {
     const { numSimulatedSteps, numEndedEpisodes } = stream;
     const counts = { num_simulated_steps: Number(numSimulatedSteps), num_ended_episodes: Number(numEndedEpisodes) };
     return { num_batches: numBatches, num_steps: numSteps, ...(progress ? { progress: counts } : {}) };
+  },
+
+  async drive({ sampler }, fields: DriveFields) {
+    return drive(sampler, fields);
   },
 
   async evaluate(

@@ -114,7 +114,7 @@ export function describeLeaves(columns: Columns): Readonly<Record<string, Column
 }
 
 /** Describe columns that can have gaps. */
-function describeInfos(columns: Columns): Readonly<Record<string, Column>> {
+export function describeInfos(columns: Columns): Readonly<Record<string, Column>> {
   const isMask = (name: string): boolean => name.startsWith("_") && columns.has(name.slice(1));
   const infos = [...columns].filter(([name]) => !isMask(name));
   return Object.fromEntries(

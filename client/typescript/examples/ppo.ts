@@ -229,7 +229,8 @@ export function seeded(seed: number): () => number {
   };
 }
 
-function normal(random: () => number): number {
+/** Return a random number of the standard normal distribution. */
+export function normal(random: () => number): number {
   return Math.sqrt(-2 * Math.log(1 - random())) * Math.cos(2 * Math.PI * random());
 }
 

@@ -9,9 +9,8 @@ import { EpisodeBatch } from "./episode_batch.js";
 import { mismatch } from "./errors.js";
 import { unstack } from "./frame_stacks.js";
 import type { EpisodeBatch as BatchMessage } from "./generated/rollserve/v1/episode_batch_pb.js";
-import type { NamedTensor, Tensor as TensorMessage } from "./generated/rollserve/v1/tensor_pb.js";
-import { Columns } from "./tensor.js";
-import { addNamedTensors, inNamed, tensorFromMessage } from "./tensor_messages.js";
+import type { Tensor as TensorMessage } from "./generated/rollserve/v1/tensor_pb.js";
+import { columnsFromMessages, inNamed, tensorFromMessage } from "./tensor_messages.js";
 
 /**
  * Return the batch in a message, whose columns refer to the message's bytes unless they are compressed.
@@ -53,7 +52,7 @@ function columnFromMessage(field: string, spec: ColumnSpec, message: BatchMessag
     }
     default: {
       const tensors = message[spec.field];
-      return spec.isOptional && tensors.length === 0 ? undefined : columnsOf(tensors);
+      return spec.isOptional && tensors.length === 0 ? undefined : columnsFromMessages(tensors);
     }
   }
 }
@@ -73,10 +72,4 @@ function numbersOf(field: string, dtype: "float64" | undefined, message: TensorM
 /** Return what is known of the sums before segments without being told: 0 at an episode's start. */
 function unknownReturns(firstSteps: BigUint64Array): Float64Array {
   return Float64Array.from(firstSteps, (step) => (step === 0n ? 0 : NaN));
-}
-
-function columnsOf(tensors: readonly NamedTensor[]): Columns {
-  const columns = new Columns();
-  addNamedTensors(columns, tensors);
-  return columns;
 }

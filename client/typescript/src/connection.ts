@@ -18,7 +18,7 @@ import {
 
 import { CancelledError, InvalidArgumentError } from "./errors.js";
 import { SamplerService } from "./generated/rollserve/v1/sampler_service_pb.js";
-import { RawCall } from "./raw_call.js";
+import { bytesOf, RawCall } from "./raw_call.js";
 import { nameProxy } from "./rpc_errors.js";
 
 /** The name of an RPC of the service, such as `ObtainSamples`. */
@@ -124,9 +124,10 @@ export class Connection {
    * @param rpc - The name of the RPC.
    * @param request - The serialized request.
    * @param seconds - The time for the call; no limit by default.
+   * @param staysOpen - Whether the client can send further requests.
    * @throws CancelledError - The connection is closed.
    */
-  call(rpc: RpcName, request: Uint8Array, seconds?: number): RawCall {
+  call(rpc: RpcName, request: Uint8Array, seconds?: number, staysOpen = false): RawCall {
     if (this.#isClosed) {
       throw closedError("sampler");
     }
@@ -138,15 +139,19 @@ export class Connection {
       metadata.set("rollserve-sampler", this.#sampler);
     }
     const path = `/${SamplerService.typeName}/${rpc}`;
-    const bytes = Buffer.from(request.buffer, request.byteOffset, request.byteLength);
     const same = (value: Buffer): Buffer => value;
     const options = seconds === undefined ? {} : { deadline: Date.now() + 1000 * seconds };
-    const stream = this.#client.makeServerStreamRequest(path, same, same, bytes, metadata, options);
+    const stream = staysOpen
+      ? this.#client.makeBidiStreamRequest(path, same, same, metadata, options)
+      : this.#client.makeServerStreamRequest(path, same, same, bytesOf(request), metadata, options);
     const call = new RawCall(stream, (error) => {
       if (this.#proxyVariable !== undefined) {
         nameProxy(error, this.#proxyVariable);
       }
     });
+    if (staysOpen) {
+      call.send(request);
+    }
     this.#calls.add(call);
     call.onEnd = () => this.#calls.delete(call);
     return call;
@@ -163,7 +168,7 @@ export class Connection {
 }
 
 /** Return the error for a call on something that the caller has closed. */
-export function closedError(owner: "sampler" | "stream"): CancelledError {
+export function closedError(owner: "sampler" | "session" | "stream"): CancelledError {
   return new CancelledError(`the ${owner} was closed`, { code: "CANCELLED" });
 }
 

@@ -14,6 +14,8 @@ export type { ActionMask, AgentUpdate, MaskSettings, OnnxHead, OnnxNames, Parame
 export type { BatchFields } from "./batch_columns.js";
 export type { Compression } from "./compression.js";
 export type { ConnectionOptions, TlsOptions } from "./connection.js";
+export type { Actions, RowValues } from "./driven_actions.js";
+export type { DrivenStep } from "./driven_step.js";
 export { float16ToFloat32, float32ToFloat16 } from "./dtypes.js";
 export type { DType, TypedArray, TypedArrays } from "./dtypes.js";
 export type {
@@ -48,14 +50,23 @@ export type { Activation, Core, InitialMlp, MlpHead, MlpSettings } from "./mlp_a
 export { concatenateMany, MultiAgentBatch, PolicyBatch } from "./multi_agent_batch.js";
 export type { AgentSteps, MultiAgentFields, PolicyFields } from "./multi_agent_batch.js";
 export { MultiAgentSampler } from "./multi_agent_sampler.js";
-export type { CallOptions, EpisodeOptions, EvaluationOptions, FragmentOptions, SamplingOptions } from "./options.js";
+export type {
+  CallOptions,
+  DriveOptions,
+  EpisodeOptions,
+  EvaluationOptions,
+  FragmentOptions,
+  SamplingOptions,
+} from "./options.js";
 export type { PolicyChoice, PolicyMap, PolicyRule } from "./policies.js";
 export type { Reproducibility } from "./reproducibility.js";
 export { joinParts, SampleStream } from "./sample_stream.js";
 export { connect, Sampler } from "./sampler.js";
 export type { CallEnvironmentsOptions, ConnectOptions, PerWorker, UpdateAgentOptions } from "./sampler.js";
+export { Session } from "./session.js";
+export type { StepOptions } from "./session.js";
 export { flatSize } from "./spaces.js";
-export type { Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple } from "./spaces.js";
+export type { Box, Dict, Discrete, MultiBinary, MultiDiscrete, RowForm, Space, Tuple } from "./spaces.js";
 export type { Counters, EnvProfile, SamplerStatus, WorkerHealth, WorkerStatus } from "./status.js";
 export { Columns, Tensor } from "./tensor.js";
 export type { DTypeOf, Elements } from "./tensor.js";

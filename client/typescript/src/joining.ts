@@ -72,6 +72,25 @@ export function joinBatches(
 }
 
 /**
+ * Return the batches of rounds as one batch: within a round, consecutive segments of one episode are one segment.
+ *
+ * @throws ServerError - Batches that do not fit together.
+ */
+export function joinRounds(rounds: readonly (readonly EpisodeBatch[])[]): EpisodeBatch {
+  const begins = new Set<number>();
+  let position = 0;
+  for (const batches of rounds) {
+    begins.add(position);
+    position += batches.reduce((sum, { numSegments }) => sum + numSegments, 0);
+  }
+  try {
+    return concatenate(withOneShape(rounds.flat(), {}), (segment) => !begins.has(segment));
+  } catch (error) {
+    throw readingError(error);
+  }
+}
+
+/**
  * Check that a batch has as many episodes and steps as an account says.
  *
  * @throws ServerError - It has other numbers, together with what was read before.
@@ -194,8 +213,22 @@ function partsOf(tensors: readonly (Tensor | undefined)[], numRows: readonly num
   return tensors.map((tensor, index) => ({ tensor, numRows: numRows[index] ?? 0 }));
 }
 
-function joinLeaves(field: string, columns: readonly Columns[], numRows: readonly number[], kept: Kept): Columns {
-  const names = (leaves: Columns | undefined): string => [...(leaves?.keys() ?? [])].sort().join(", ");
+/**
+ * Return the rows of leaves that all parts have.
+ *
+ * @throws Error - Parts with other leaves, or leaves that do not match; the message begins with the field.
+ */
+export function joinLeaves(
+  field: string,
+  columns: readonly Columns[],
+  numRows: readonly number[],
+  kept?: Kept,
+): Columns {
+  const names = (leaves: Columns | undefined): string =>
+    [...(leaves?.keys() ?? [])]
+      .sort()
+      .map((name) => `'${name}'`)
+      .join(", ");
   for (const leaves of columns) {
     if (names(leaves) !== names(columns[0])) {
       throw new Error(`${field}: ${mismatch(`leaves ${names(columns[0])}`, names(leaves))}`);
@@ -212,7 +245,17 @@ function joinLeaves(field: string, columns: readonly Columns[], numRows: readonl
   return joined;
 }
 
-function joinInfos(field: string, columns: readonly Columns[], numRows: readonly number[], kept: Kept): Columns {
+/**
+ * Return the rows of infos, with a gap where a part lacks one.
+ *
+ * @throws Error - Infos that do not match; the message begins with the field.
+ */
+export function joinInfos(
+  field: string,
+  columns: readonly Columns[],
+  numRows: readonly number[],
+  kept?: Kept,
+): Columns {
   const names = new Set(columns.flatMap((infos) => [...infos.keys()].filter((name) => !isMask(name, infos))));
   const joined = new Columns();
   for (const name of names) {

@@ -12,10 +12,12 @@ import { envSpecToMessage, type EnvSpec } from "./environments.js";
 import { InvalidArgumentError } from "./errors.js";
 import {
   AgentUpdateSchema,
+  DriveSpecSchema,
   EvaluationOptionsSchema,
   ExplorationSchema,
   SamplingOptionsSchema,
   type AgentUpdate as AgentUpdateMessage,
+  type DriveSpec,
   type EvaluationOptions as EvaluationOptionsMessage,
   type Exploration,
   type SamplingOptions as SamplingOptionsMessage,
@@ -23,6 +25,9 @@ import {
 import type { Compression as Codec } from "./generated/rollserve/v1/tensor_pb.js";
 import { int64, uint32, uint64, type Integer } from "./integers.js";
 import { policyMapToMessage, type PolicyMap } from "./policies.js";
+import type { RowForm } from "./spaces.js";
+import { Tensor } from "./tensor.js";
+import { namedTensorsToMessages } from "./tensor_messages.js";
 
 /** The largest message of a stream by default, in bytes. Most messages are far smaller. */
 export const DEFAULT_MESSAGE_BYTES = 8 * 1024 * 1024;
@@ -128,6 +133,30 @@ export interface EvaluationOptions extends EpisodeOptions {
   readonly returnEpisodes?: boolean | undefined;
 }
 
+/** Options of a session; `DriveSpec` in sampler_service.proto describes them in full. */
+export interface DriveOptions extends CallOptions {
+  /** The root seed of the episodes, from 0 to 2^64 - 1; by default, they are new ones. */
+  readonly seed?: Integer | undefined;
+  /**
+   * The number of steps of each row in a recorded fragment; 128 by default. After a loss, a worker makes at most so
+   * many steps again.
+   */
+  readonly fragmentLength?: Integer | undefined;
+  /** The number of steps at which an episode is truncated; the server's setting by default. */
+  readonly maxEpisodeLength?: Integer | undefined;
+  /**
+   * The infos that come with a row's actions, by name, for `agentInfos` of the recorded batches:
+   * `{ log_prob: { dtype: "float32" } }`. None by default.
+   */
+  readonly agentInfos?: Readonly<Record<string, RowForm>> | undefined;
+  /** Whether each step has the environments' infos. */
+  readonly infos?: boolean | undefined;
+  /** Whether the steps are recorded, for `session.batch`; true by default. */
+  readonly record?: boolean | undefined;
+  /** The environment version to act in; the current one by default. */
+  readonly envVersion?: Integer | undefined;
+}
+
 /** Forms in which a client receives results. */
 export interface Reception {
   /** The size of the largest message, in bytes. */
@@ -162,6 +191,29 @@ export function samplingOptionsToMessage(options: SamplingOptions, reception: Re
     acceptJoined: true,
     deliverPolicies: [...(options.deliver ?? [])],
     countAgentSteps: options.count === "agentSteps",
+  });
+}
+
+/**
+ * Return what a session drives as a message.
+ *
+ * @throws InvalidArgumentError - A value that the wire cannot carry.
+ */
+export function driveOptionsToMessage(sampler: string, options: DriveOptions, reception: Reception): DriveSpec {
+  const { seed, maxEpisodeLength, envVersion, record = true } = options;
+  const sampling = samplingOptionsToMessage({ seed, maxEpisodeLength, envVersion, blackhole: !record }, reception);
+  sampling.returnSpaces = true;
+  sampling.acceptJoined = false;
+  const infos = Object.entries(options.agentInfos ?? {});
+  const withoutRows = infos.map(([name, { dtype, shape = [] }]) => {
+    return [name, new Tensor(dtype, [0, ...shape], new Uint8Array())] as const;
+  });
+  return create(DriveSpecSchema, {
+    sampler,
+    options: sampling,
+    fragmentLength: int64("fragmentLength", options.fragmentLength ?? 128),
+    agentInfos: namedTensorsToMessages(withoutRows),
+    returnInfos: options.infos ?? false,
   });
 }
 

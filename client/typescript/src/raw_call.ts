@@ -4,7 +4,7 @@
  * @packageDocumentation
  */
 
-import type { ClientReadableStream, ServiceError } from "@grpc/grpc-js";
+import type { ClientDuplexStream, ClientReadableStream, ServiceError } from "@grpc/grpc-js";
 
 const MAX_UNREAD = 4; // messages that are received ahead of the reader
 
@@ -13,7 +13,7 @@ export class RawCall {
   /** Called once the call is over. */
   onEnd: (() => void) | undefined;
 
-  readonly #stream: ClientReadableStream<Buffer>;
+  readonly #stream: ClientReadableStream<Buffer> | ClientDuplexStream<Buffer, Buffer>;
   readonly #unread: Buffer[] = [];
   #waiting: (() => void) | undefined;
   #isOver = false;
@@ -22,10 +22,13 @@ export class RawCall {
   /**
    * Take the messages of a stream from now on.
    *
-   * @param stream - The stream.
+   * @param stream - The stream, which can be one that takes requests, too.
    * @param explain - Adds to an error of gRPC what the connection knows about it.
    */
-  constructor(stream: ClientReadableStream<Buffer>, explain: (error: ServiceError) => void) {
+  constructor(
+    stream: ClientReadableStream<Buffer> | ClientDuplexStream<Buffer, Buffer>,
+    explain: (error: ServiceError) => void,
+  ) {
     this.#stream = stream;
     stream.on("data", (message: Buffer) => {
       if (this.#isOver) {
@@ -77,6 +80,22 @@ export class RawCall {
   }
 
   /**
+   * Send another request, unless the call is over.
+   *
+   * @param request - The serialized request; undefined closes the client's side of the call.
+   */
+  send(request: Uint8Array | undefined): void {
+    if (this.#isOver || !("write" in this.#stream)) {
+      return;
+    }
+    if (request === undefined) {
+      this.#stream.end();
+    } else {
+      this.#stream.write(bytesOf(request));
+    }
+  }
+
+  /**
    * End the call at once, unless it is over. Messages that were not read are dropped.
    *
    * @param error - The error that readers get.
@@ -98,4 +117,9 @@ export class RawCall {
     this.#waiting?.();
     this.#waiting = undefined;
   }
+}
+
+/** Return bytes as gRPC takes them, without a copy. */
+export function bytesOf(request: Uint8Array): Buffer {
+  return Buffer.from(request.buffer, request.byteOffset, request.byteLength);
 }

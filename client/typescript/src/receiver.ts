@@ -22,6 +22,8 @@ export interface Attempts {
   readonly canRepeat: boolean;
   /** What the server last said that the call waits for; empty for nothing. */
   readonly waitingFor: string;
+  /** Whether the client can send further requests; false by default. */
+  readonly staysOpen?: boolean;
   /** Return the serialized request of the next attempt. */
   request(): Uint8Array;
 }
@@ -103,6 +105,11 @@ export class Receiver {
     this.#pauseSeconds = FIRST_PAUSE_SECONDS;
   }
 
+  /** Send another request in the present attempt; undefined closes the client's side of the call. */
+  send(request: Uint8Array | undefined): void {
+    this.#call?.send(request);
+  }
+
   /** End the call at once; readers get the error. */
   stop(error: RollserveError): void {
     this.#stopped.abort(error);
@@ -111,7 +118,8 @@ export class Receiver {
   }
 
   #start(): void {
-    this.#call = this.#connection.call(this.#rpc, this.#attempts.request(), this.#limits.remaining);
+    const { remaining } = this.#limits;
+    this.#call = this.#connection.call(this.#rpc, this.#attempts.request(), remaining, this.#attempts.staysOpen);
   }
 
   #end(): void {

@@ -45,9 +45,11 @@ import { MultiAgentSampler } from "./multi_agent_sampler.js";
 import {
   DEFAULT_MESSAGE_BYTES,
   defined,
+  driveOptionsToMessage,
   evaluationOptionsToMessage,
   samplingOptionsToMessage,
   type CallOptions,
+  type DriveOptions,
   type EpisodeOptions,
   type EvaluationOptions,
   type FragmentOptions,
@@ -59,6 +61,7 @@ import { parametersUpdateToBytes } from "./parameter_updates.js";
 import { Receiver } from "./receiver.js";
 import type { SamplingRequest } from "./resumption.js";
 import { SampleStream } from "./sample_stream.js";
+import { Session } from "./session.js";
 import { statusFromMessage, type SamplerStatus } from "./status.js";
 import { DEFAULT_TIMEOUT_SECONDS, MAKING_SECONDS, TimeLimits } from "./time_limits.js";
 
@@ -305,6 +308,21 @@ export class Sampler implements AsyncDisposable {
     } finally {
       receiver.stop(closedError("stream")); // where a message was malformed
     }
+  }
+
+  /**
+   * Begin to act in all rows of the sampler's environments from here, step by step, in place of its agent.
+   *
+   * The same seed and the same actions give the same episodes, with any number of workers and after any crash. The
+   * token needs the scope `drive`.
+   */
+  async drive(options: DriveOptions = {}): Promise<Session> {
+    const spec = driveOptionsToMessage(this.#name, options, this.#reception);
+    if (spec.options !== undefined) {
+      this.#ownVersions.expectInCall(spec.options);
+      delete spec.options.expectedPolicyVersion; // no agent of the sampler acts
+    }
+    return Session.begin(this.#connection, spec, this.#limits(options), options);
   }
 
   /** Return the state of the sampler and of its workers, and its counters. */

@@ -84,6 +84,34 @@ export function flatSize(space: Space): number {
   }
 }
 
+/** A type of elements and a shape, as each row of a column has them. */
+export interface RowForm {
+  /** The type of each element. */
+  readonly dtype: DType;
+  /** The shape of a row; that of a scalar by default. */
+  readonly shape?: readonly number[] | undefined;
+}
+
+/** Return the form of each leaf's values by the leaf's name, which is a path in nested spaces. */
+export function leafForms(space: Space, path = ""): Map<string, RowForm> {
+  switch (space.kind) {
+    case "box":
+      return new Map([[path, { dtype: space.dtype, shape: space.shape }]]);
+    case "discrete":
+      return new Map([[path, { dtype: "int64" }]]);
+    case "multiDiscrete":
+      return new Map([[path, { dtype: space.dtype, shape: space.nvec.shape }]]);
+    case "multiBinary":
+      return new Map([[path, { dtype: "int8", shape: space.shape }]]);
+    case "dict":
+    case "tuple": {
+      const subspaces = [...space.spaces.entries()];
+      const prefix = path === "" ? "" : `${path}/`;
+      return new Map(subspaces.flatMap(([key, subspace]) => [...leafForms(subspace, `${prefix}${String(key)}`)]));
+    }
+  }
+}
+
 /**
  * Return the space that a message describes.
  *

@@ -11,7 +11,7 @@ import { fromDataType, itemSize, toDataType } from "./dtypes.js";
 import { mismatch } from "./errors.js";
 import { Compression, NamedTensorSchema, TensorSchema } from "./generated/rollserve/v1/tensor_pb.js";
 import type { NamedTensor, Tensor as TensorMessage } from "./generated/rollserve/v1/tensor_pb.js";
-import { Tensor, type Columns } from "./tensor.js";
+import { Columns, Tensor } from "./tensor.js";
 
 const MAX_DIMENSIONS = 32;
 const MAX_ELEMENTS = 1n << 59n;
@@ -52,11 +52,12 @@ export function tensorToMessage(tensor: Tensor): TensorMessage {
 }
 
 /**
- * Add the tensors of a list to columns.
+ * Return the columns in a list of named tensors.
  *
  * @throws Error - A name that occurs twice, or a malformed tensor; the message begins with the name in brackets.
  */
-export function addNamedTensors(columns: Columns, tensors: readonly NamedTensor[]): void {
+export function columnsFromMessages(tensors: readonly NamedTensor[]): Columns {
+  const columns = new Columns();
   for (const { name, tensor } of tensors) {
     inNamed(name, () => {
       if (columns.has(name)) {
@@ -65,6 +66,7 @@ export function addNamedTensors(columns: Columns, tensors: readonly NamedTensor[
       columns.set(name, tensorFromMessage(tensor));
     });
   }
+  return columns;
 }
 
 /** Return the messages for named tensors, in their order. */

@@ -41,21 +41,27 @@ test("test_links_of_the_readme_lead_to_the_repository_from_anywhere", () => {
   }
 });
 
-test("test_example_of_the_readme_compiles_with_its_settings_and_with_strict_ones", () => {
+test("test_examples_of_the_readme_compile_with_its_settings_and_with_strict_ones", () => {
   const folder = mkdtempSync(join(tmpdir(), "rollserve-"));
   try {
-    const block = (language: string): string =>
-      new RegExp(`^\`\`\`${language}\\n(.*?)^\`\`\``, "ms").exec(readme)?.[1] ?? assert.fail(`no ${language}`);
+    const blocks = (language: string): string[] =>
+      [...readme.matchAll(new RegExp(`^\`\`\`${language}\\n(.*?)^\`\`\``, "gms"))].map(([, text = ""]) => text);
+    const examples = blocks("ts").map((text, index) => [join(folder, `example${String(index)}`), text] as const);
+    assert.equal(examples.length, 2);
     writeFileSync(join(folder, "package.json"), '{ "type": "module" }');
-    writeFileSync(join(folder, "tsconfig.json"), block("json"));
-    writeFileSync(join(folder, "main.ts"), block("ts"));
+    writeFileSync(join(folder, "tsconfig.json"), blocks("json")[0] ?? assert.fail("no settings"));
+    for (const [path, text] of examples) {
+      writeFileSync(`${path}.ts`, text);
+    }
     mkdirSync(join(folder, "node_modules"));
     symlinkSync(fileURLToPath(root), join(folder, "node_modules", "rollserve"));
     symlinkSync(fileURLToPath(new URL("node_modules/@types", root)), join(folder, "node_modules", "@types"));
     const tsc = fileURLToPath(new URL("node_modules/typescript/bin/tsc", root));
     const strict = ["--exactOptionalPropertyTypes", "--noUncheckedIndexedAccess", "--skipLibCheck", "false"];
     execFileSync(process.execPath, [tsc, "--project", folder, ...strict], { encoding: "utf8" });
-    execFileSync(process.execPath, ["--check", join(folder, "main.js")], { encoding: "utf8" }); // of any Node from 20
+    for (const [path] of examples) {
+      execFileSync(process.execPath, ["--check", `${path}.js`], { encoding: "utf8" }); // of any Node from 20
+    }
   } finally {
     rmSync(folder, { recursive: true });
   }

@@ -1,16 +1,23 @@
 /** A server of gRPC that answers each call with a script. */
 
-import { create, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
 import {
   Metadata,
   Server,
   ServerCredentials,
+  type ServerDuplexStream,
   type ServerWritableStream,
   type ServiceDefinition,
   type status,
 } from "@grpc/grpc-js";
 
-import { ObtainSamplesResponseSchema, SamplerService } from "#dist/generated/rollserve/v1/sampler_service_pb";
+import {
+  DriveEnvironmentsRequestSchema,
+  DriveEnvironmentsResponseSchema,
+  ObtainSamplesResponseSchema,
+  SamplerService,
+  type DriveEnvironmentsRequest,
+} from "#dist/generated/rollserve/v1/sampler_service_pb";
 import type { DataType } from "#dist/generated/rollserve/v1/tensor_pb";
 
 /** A serialized message to send, or how the call ends. */
@@ -30,23 +37,30 @@ export interface ScriptedServer extends AsyncDisposable {
   readonly calls: readonly Arrived[];
 }
 
+/** What a session is answered with for each of its requests, and for the end of its requests, which is undefined. */
+export type SessionScript = (content: DriveEnvironmentsRequest["content"] | undefined) => readonly (Item | null)[];
+
+const NO_SESSION: SessionScript = () => [];
+
 /**
  * Serve on a port, or a free one, in clear or with credentials; `script` returns what each call is answered with, and
- * the call stays open after null.
+ * the call stays open after null. Sessions have a script of their own.
  */
 export async function serve(
   script: (call: Arrived, index: number) => readonly (Item | null)[],
-  { port: at = 0, credentials = ServerCredentials.createInsecure() } = {},
+  { port: at = 0, credentials = ServerCredentials.createInsecure(), session = NO_SESSION } = {},
 ): Promise<ScriptedServer> {
   const calls: Arrived[] = [];
   const server = new Server();
   const same = (value: Buffer): Buffer => value;
-  const handle = (rpc: string) => (stream: ServerWritableStream<Buffer, Buffer>) => {
-    const call = { rpc, request: stream.request, metadata: stream.metadata };
-    calls.push(call);
-    for (const item of script(call, calls.length - 1)) {
+  /** Send what a script says; return whether it has come to its end. */
+  const send = (
+    stream: Pick<ServerDuplexStream<Buffer, Buffer>, "write" | "emit">,
+    items: readonly (Item | null)[],
+  ): boolean => {
+    for (const item of items) {
       if (item === null) {
-        return;
+        return false;
       }
       if (item instanceof Uint8Array) {
         stream.write(Buffer.from(item));
@@ -58,9 +72,27 @@ export async function serve(
         metadata.set("rollserve-request-id", "0123456789abcdef");
       }
       stream.emit("error", { code: item.code, details: item.details, metadata });
-      return;
+      return false;
     }
-    stream.end();
+    return true;
+  };
+  const handle = (rpc: string) => (stream: ServerWritableStream<Buffer, Buffer>) => {
+    const call = { rpc, request: stream.request, metadata: stream.metadata };
+    calls.push(call);
+    if (send(stream, script(call, calls.length - 1))) {
+      stream.end();
+    }
+  };
+  const drive = (stream: ServerDuplexStream<Buffer, Buffer>): void => {
+    stream.on("data", (request: Buffer) => {
+      calls.push({ rpc: "DriveEnvironments", request, metadata: stream.metadata });
+      send(stream, session(fromBinary(DriveEnvironmentsRequestSchema, request).content));
+    });
+    stream.on("end", () => {
+      if (send(stream, session(undefined))) {
+        stream.end();
+      }
+    });
   };
   const rpcs = Object.values(SamplerService.method).map(({ name }) => name);
   const definition: ServiceDefinition = Object.fromEntries(
@@ -68,7 +100,7 @@ export async function serve(
       name,
       {
         path: `/${SamplerService.typeName}/${name}`,
-        requestStream: false,
+        requestStream: name === "DriveEnvironments",
         responseStream: true,
         requestSerialize: same,
         requestDeserialize: same,
@@ -77,7 +109,8 @@ export async function serve(
       },
     ]),
   );
-  server.addService(definition, Object.fromEntries(rpcs.map((name) => [name, handle(name)])));
+  const handlers = Object.fromEntries(rpcs.map((name) => [name, handle(name)]));
+  server.addService(definition, { ...handlers, DriveEnvironments: drive });
   const port = await new Promise<number>((resolve, reject) => {
     server.bindAsync(`127.0.0.1:${String(at)}`, credentials, (error, bound) => {
       if (error === null) {
@@ -103,6 +136,13 @@ export type Content = NonNullable<MessageInitShape<typeof ObtainSamplesResponseS
 /** Return a serialized response of a sampling call. */
 export function response(content: Content): Uint8Array {
   return toBinary(ObtainSamplesResponseSchema, create(ObtainSamplesResponseSchema, { content }));
+}
+
+/** Return a serialized response of a session. */
+export function driven(
+  content: NonNullable<MessageInitShape<typeof DriveEnvironmentsResponseSchema>["content"]>,
+): Uint8Array {
+  return toBinary(DriveEnvironmentsResponseSchema, create(DriveEnvironmentsResponseSchema, { content }));
 }
 
 /** A named tensor as the wire has it. */
