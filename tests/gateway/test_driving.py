@@ -143,9 +143,10 @@ def test_sessions_are_functions_of_seed_and_actions(sampler: rollserve.Sampler[A
 def test_worker_that_is_killed_makes_the_same_steps_again(ray_server: LocalServer) -> None:
     with rollserve.connect(ray_server.address) as sampler:
         sampler.update_env("CartPole-v1")
-        whole = Driven(sampler, fragment_length=16)
-        disturbed = Driven(sampler, fragment_length=16, kill_at=25)
+        whole = Driven(sampler, fragment_length=64, env_seeds=range(8))
+        disturbed = Driven(sampler, fragment_length=64, env_seeds=range(8), kill_at=5)
     assert disturbed == whole
+    assert disturbed.steps[0].env_seeds.tolist() == list(range(8))
     account = disturbed.account
     assert account.num_simulated_steps == account.num_steps + account.num_lost_steps
     assert account.num_lost_steps > 0
@@ -221,10 +222,10 @@ def test_vector_env_equals_gymnasiums(cartpole: rollserve.Sampler[Any], autorese
         assert envs.metadata["autoreset_mode"] is mode
         plain = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * envs.num_envs, autoreset_mode=mode)
         assert (envs.observation_space, envs.action_space) == (plain.observation_space, plain.action_space)
-        for seed in (3, 4):
+        for seed in (3, [9, 2, 2, 0, 2**32 - 1, 5, 6, 7]):
             shown, infos = envs.reset(seed=seed)
             assert not infos
-            expected, _ = plain.reset(seed=[int(each) for each in envs.env_seeds])
+            expected, _ = plain.reset(seed=seed)
             assert np.array_equal(shown, expected)
             is_first = np.ones(envs.num_envs, np.bool_)  # later episodes have seeds of their own
             while is_first.any():
@@ -240,6 +241,54 @@ def test_vector_env_equals_gymnasiums(cartpole: rollserve.Sampler[Any], autorese
                     assert one[4]["_final_obs"][row]
                     assert np.array_equal(one[4]["final_obs"][row], other[4]["final_obs"][row])
                 is_first &= ~ended
+
+
+def test_seeds_of_first_episodes_are_recorded(cartpole: rollserve.Sampler[Any]) -> None:
+    given = [40, 3, 3, 2**32 - 1, 0, 1, 2, 9]
+    first = Driven(cartpole, batches_at=(20,), fragment_length=16, env_seeds=given, max_episode_length=15)
+    derived = Driven(cartpole, fragment_length=16, max_episode_length=15)
+    assert first.steps[0].env_seeds.tolist() == given
+    (batch, last), (other,) = first.batches, derived.batches
+    of_episodes = dict(zip(batch.episode_indices.tolist(), batch.env_seeds.tolist(), strict=True))
+    assert [of_episodes[row] for row in range(8)] == given
+    later, expected = (
+        dict(zip(each.episode_indices.tolist(), each.env_seeds.tolist(), strict=True)) for each in (last, other)
+    )
+    assert {index for index in later if index >= 8} & expected.keys()
+    assert all(expected.get(index, seed) == seed for index, seed in later.items() if index >= 8)
+
+
+def test_resets_without_a_seed_follow_from_the_last_one(cartpole: rollserve.Sampler[Any]) -> None:
+    shown = []
+    for _ in range(2):
+        with contextlib.closing(cartpole.vector_env(seed=7)) as envs:
+            shown.append([envs.reset()[0] for _ in range(3)])
+            assert np.array_equal(envs.reset(seed=7)[0], shown[-1][0])
+            assert np.array_equal(envs.reset(seed=range(7, 15))[0], shown[-1][0])
+    assert np.array_equal(*shown)
+    assert not any(np.array_equal(shown[0][first], shown[0][second]) for first, second in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_seeds_of_rows_that_are_stepped_at_once_are_refused(sampler: rollserve.Sampler[Any]) -> None:
+    sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization="native"))
+    with (
+        raises(rollserve.InvalidArgumentError, field="spec.environment_seeds", quotes="stepped at once"),
+        sampler.drive(env_seeds=range(8)) as session,
+    ):
+        session.observe()
+    with raises(rollserve.InvalidArgumentError, field="autoreset"):
+        sampler.vector_env()
+    with contextlib.closing(sampler.vector_env(autoreset="same_step")) as envs:
+        first, _ = envs.reset(seed=7)
+        assert np.array_equal(envs.reset(seed=7)[0], first)
+        with raises(rollserve.InvalidArgumentError, field="seed", quotes="stepped at once"):
+            envs.reset(seed=range(8))
+
+
+@pytest.mark.parametrize(("seeds", "field"), [((1, 2, 3), "spec.environment_seeds"), ([-1] * 8, "env_seeds[0]")])
+def test_wrong_seeds_are_refused(cartpole: rollserve.Sampler[Any], seeds: Any, field: str) -> None:
+    with raises(rollserve.InvalidArgumentError, field=field), cartpole.drive(env_seeds=seeds) as session:
+        session.observe()
 
 
 def test_row_is_reset_in_the_step_after_the_end(cartpole: rollserve.Sampler[Any]) -> None:
@@ -308,7 +357,7 @@ def test_vector_env_has_infos_as_gymnasiums(sampler: rollserve.Sampler[Any], aut
         make = functools.partial(gymnasium.make, "HalfCheetah-v5", max_episode_steps=limit)
         plain = SyncVectorEnv([make] * envs.num_envs, autoreset_mode=mode)
         _, infos = envs.reset(seed=3)
-        _, expected = plain.reset(seed=[int(each) for each in envs.env_seeds])
+        _, expected = plain.reset(seed=3)
         assert data_equivalence(infos, expected)
         assert infos
         plain.action_space.seed(0)

@@ -213,7 +213,7 @@ def progress(num_steps: int, *, resets: bool) -> RowsProgress:
 @pytest.mark.parametrize("record_bytes", [1, 1 << 20], ids=["several records", "one record"])
 def test_journal_moves_rows_as_the_server_does(monkeypatch: pytest.MonkeyPatch, record_bytes: int) -> None:
     monkeypatch.setattr(state_records, "_RECORD_BYTES", record_bytes)
-    kind, initial = RowSequenceKind(1, 50, True, 0.5), Checkpoint.initial(2, 2)
+    kind, initial = RowSequenceKind(1, 50, True, 0.5, (9, 8, 7, 6)), Checkpoint.initial(2, 2)
     first, second = ([progress(n, resets=n > 1), ()] for n in (1, 2))
     states = [initial.after(4, first)]
     states.append(states[0].after(4, second))

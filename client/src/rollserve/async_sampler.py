@@ -758,6 +758,7 @@ class AsyncSampler(
         self,
         *,
         seed: int | None = None,
+        env_seeds: Sequence[int] | None = None,
         fragment_length: int = 128,
         max_episode_length: int | None = None,
         agent_infos: Mapping[str, Any] | None = None,
@@ -779,6 +780,8 @@ class AsyncSampler(
 
         Args:
             seed: root seed of the episodes; by default, they are new ones.
+            env_seeds: (N,) seeds of the environments in the first episode of each row; those of later episodes derive
+                from `seed`, as by default all do. Not where rows are stepped at once.
             fragment_length: number of steps of each row in a recorded fragment. After a loss, a worker makes at most so
                 many steps again.
             max_episode_length: number of steps after which an episode is truncated.
@@ -801,6 +804,7 @@ class AsyncSampler(
         spec = requests.drive_spec(
             self._name,
             self._reception,
+            env_seeds=env_seeds,
             fragment_length=fragment_length,
             agent_infos=agent_infos or {},
             infos=infos,

@@ -41,6 +41,7 @@ class AsyncSession(BaseSession):
     Attributes:
         num_rows: number of rows of all workers, once the session has begun.
         token: what takes a session with a lease up again; see `AsyncSampler.resume_session`.
+        has_joint_rows: whether each worker steps its rows at once, once the session has begun.
         observation_space, action_space: spaces of a row's observations and actions, once the session has begun.
     """
 

@@ -38,15 +38,19 @@ class Sb3VecEnv(SessionEnvs, VecEnv):  # type: ignore[misc]  # it has no types w
             drive: the sampler's method.
             options: arguments of `drive`.
         """
+        seed = options.pop("seed")
         self._begin(drive, options)
         self._actions: Any = None
         self._seeds: list[int | None]
         super().__init__(self._session.num_rows, *map(gymnasium_space, self._own_spaces))
+        if seed is not None:
+            self.seed(seed)
 
     def reset(self) -> Any:
-        """Begin episodes in all rows, with the first of the seeds that `seed` has set as root seed of all episodes."""
-        (seed, *_), self._seeds = self._seeds, [None] * self.num_envs
-        self._restart(seed)
+        """Begin episodes in all rows, with the seeds that `seed` has set for their environments."""
+        seeds = self._seeds
+        self._restart(None if None in seeds else seeds[0] if self._session.has_joint_rows else seeds)
+        self._reset_seeds()
         return self._observations(self._step.observations)
 
     def step_async(self, actions: Any) -> None:

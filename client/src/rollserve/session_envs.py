@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from rollserve_wire.checks import check_integer
 from rollserve_wire.columns import leaves_of
+from rollserve_wire.errors import InvalidArgumentError
 from rollserve_wire.gymnasium_spaces import space_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from rollserve.driven_step import DrivenStep
@@ -32,19 +36,50 @@ class SessionEnvs:
             options: its arguments.
         """
         self._drive, self._drive_options = drive, options
+        self._roots: np.random.Generator | None = None
         self._session = drive(**options)
         self._step: DrivenStep = self._session.observe()
         self._is_new = True
         self._own_spaces = self._session.observation_space, self._session.action_space
 
-    def _restart(self, seed: int | None) -> None:
-        """Begin episodes in all rows, in another session unless this one is new and no seed is asked for."""
+    def _restart(self, seed: int | Sequence[int | None] | None) -> None:
+        """Begin episodes in all rows, in another session unless this one is new and no seed is given.
+
+        Without a seed, the episodes follow from the last seed that was given and the number of resets since.
+
+        Args:
+            seed: seed of the first row's environment, which the others' follow; or a seed for each row, None for a new
+                one. Seeds of later episodes derive from it. Rows that are stepped at once take one seed alone.
+
+        Raises:
+            InvalidArgumentError: another number of seeds, or a seed out of range.
+        """
         if seed is not None or not self._is_new:
+            options = dict(self._drive_options)
+            if seed is not None:
+                options |= self._seeded(seed)
+            elif self._roots is not None:
+                options["seed"] = _root(self._roots)
             self._session.close()
-            given = self._drive_options if seed is None else {**self._drive_options, "seed": seed}
-            self._session = self._drive(**given)
+            self._session = self._drive(**options)
             self._step = self._session.observe()
         self._is_new = False
+
+    def _seeded(self, seed: int | Sequence[int | None]) -> dict[str, Any]:
+        """Return the arguments of `drive` for a seed."""
+        num_rows, is_joint = self._session.num_rows, self._session.has_joint_rows
+        if isinstance(seed, int | np.integer):
+            check_integer("seed", seed, 64 if is_joint else 32, signed=False)
+            self._roots = np.random.default_rng(seed)
+            return {"seed": int(seed), "env_seeds": None if is_joint else range(seed, seed + num_rows)}
+        if is_joint or len(seed) != num_rows:
+            expected = "one seed, because rows are stepped at once" if is_joint else f"{num_rows}, one for each row"
+            raise InvalidArgumentError.of("seed", expected=expected, got=f"{len(seed)} seeds")
+        seeds = [random.getrandbits(31) if each is None else each for each in seed]  # no secret
+        for row, each in enumerate(seeds):
+            check_integer(f"seed[{row}]", each, 32, signed=False)
+        self._roots = np.random.default_rng(seeds)
+        return {"seed": _root(self._roots), "env_seeds": seeds}
 
     @property
     def env_seeds(self) -> NDArray[np.uint64]:
@@ -64,3 +99,8 @@ class SessionEnvs:
         leaves = leaves_of(self._step.last_observations)
         for position, row in enumerate(self._step.ended_rows.tolist()):
             yield row, space_values({name: column[position] for name, column in leaves.items()}, self._own_spaces[0])
+
+
+def _root(generator: np.random.Generator) -> int:
+    """Return the next root seed."""
+    return int(generator.integers(1 << 64, dtype=np.uint64))

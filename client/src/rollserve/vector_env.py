@@ -54,7 +54,12 @@ class VectorEnv(SessionEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         self.metadata = {"autoreset_mode": autoreset_mode}
         self._is_next_step = autoreset_mode is AutoresetMode.NEXT_STEP
+        self._seed = options.pop("seed")  # of the first reset
         self._begin(drive, options)
+        if self._is_next_step and self._session.has_joint_rows:
+            self._session.close()
+            expected = "'same_step', because the environment's rows are stepped at once"
+            raise InvalidArgumentError.of("autoreset", expected=expected, got="'next_step'")
         self.num_envs = self._session.num_rows
         self.single_observation_space, self.single_action_space = map(gymnasium_space, self._own_spaces)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -67,21 +72,19 @@ class VectorEnv(SessionEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Begin episodes in all rows, and return their first observations.
 
         Args:
-            seed: root seed, from 0 to 2**64 - 1, from which the seeds of all episodes follow; by default, they are
-                new ones.
+            seed: seed of the first row's environment, which the others' follow, as in gymnasium: 7 is the same as
+                [7, 8, 9, …]; or a list with one for each row. Seeds of later episodes derive from it. By default, those
+                of all episodes follow from the last one. Rows that are stepped at once have one seed together.
             options: none, because the environments are the server's.
 
         Raises:
-            InvalidArgumentError: seeds of rows, or options.
+            InvalidArgumentError: another number of seeds than rows, or options.
             RollserveError: the session failed.
         """
         if options:
             raise InvalidArgumentError.of("options", expected="none", got=options, hint="see EnvSpec.reset_options")
-        if seed is not None and not isinstance(seed, int | np.integer):
-            raise InvalidArgumentError.of(
-                "seed", expected="one seed, from which the seeds of all rows follow", got=seed
-            )
-        self._restart(None if seed is None else int(seed))
+        first, self._seed = self._seed, None
+        self._restart(first if seed is None else seed)
         self._has_ended[:] = False
         return self._observations(self._step.observations), _nested(self._step.infos, self.num_envs)
 

@@ -89,6 +89,7 @@ class BaseSession:
         self._action_forms: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         self._info_forms = {name: (array.dtype, array.shape[1:]) for name, array in parts.agent_infos.items()}
         self.num_rows = 0
+        self.has_joint_rows = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} with {self._parts.contact.connection}, {self.num_rows} rows>"
@@ -113,6 +114,7 @@ class BaseSession:
 
     def _begin(self, beginning: Beginning) -> None:
         self.num_rows, self.token = beginning.row_count, beginning.session_token
+        self.has_joint_rows = beginning.joint_rows
         self._row_steps = np.full(self.num_rows, -1)
         try:
             self.observation_space: Space = space_from_proto(beginning.observation_space)

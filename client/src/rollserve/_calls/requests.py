@@ -588,6 +588,7 @@ def drive_spec(
     sampler: str,
     reception: Reception,
     *,
+    env_seeds: Sequence[int] | None,
     fragment_length: int,
     agent_infos: Mapping[str, Any],
     infos: bool,
@@ -606,6 +607,9 @@ def drive_spec(
     check_flag("record", record)
     sent = sampling_options(reception, {**options, "return_spaces": True, "blackhole": not record})
     sent.ClearField("accept_joined")
+    seeds = [] if env_seeds is None else list(env_seeds)
+    for row, seed in enumerate(seeds):
+        check_integer(f"env_seeds[{row}]", seed, 32, signed=False)
     return pb.DriveSpec(
         sampler=sampler,
         options=sent,
@@ -614,6 +618,7 @@ def drive_spec(
         return_infos=infos,
         min_ready_row_count=_count("min_ready", min_ready, 63, minimum=0) or 0,
         lease_seconds=lease_seconds,
+        environment_seeds=map(operator.index, seeds),
     )
 
 

@@ -457,6 +457,7 @@ class Beginning(google.protobuf.message.Message):
     OBSERVATION_SPACE_FIELD_NUMBER: builtins.int
     ACTION_SPACE_FIELD_NUMBER: builtins.int
     SESSION_TOKEN_FIELD_NUMBER: builtins.int
+    JOINT_ROWS_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -484,6 +485,8 @@ class Beginning(google.protobuf.message.Message):
     """
     session_token: builtins.str
     """What takes a session up again; see DriveResumption. Only with `lease_seconds` of its spec."""
+    joint_rows: builtins.bool
+    """For fragments, whether each worker steps its rows at once, with one seed for their joint resets."""
     @property
     def shared_memory(self) -> global___SharedMemory:
         """Shared memory that the stream's messages may come through. Only with `accept_shared_memory` of the call."""
@@ -513,9 +516,10 @@ class Beginning(google.protobuf.message.Message):
         observation_space: rollserve_wire.v1.space_pb2.Space | None = ...,
         action_space: rollserve_wire.v1.space_pb2.Space | None = ...,
         session_token: builtins.str = ...,
+        joint_rows: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "shared_memory", b"shared_memory"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_updated", b"agent_updated", "environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "session_token", b"session_token", "shared_memory", b"shared_memory", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_updated", b"agent_updated", "environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "joint_rows", b"joint_rows", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "session_token", b"session_token", "shared_memory", b"shared_memory", "worker_count", b"worker_count"]) -> None: ...
 
 global___Beginning = Beginning
 

@@ -1837,6 +1837,7 @@ class DriveSpec(google.protobuf.message.Message):
     RETURN_INFOS_FIELD_NUMBER: builtins.int
     MIN_READY_ROW_COUNT_FIELD_NUMBER: builtins.int
     LEASE_SECONDS_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_SEEDS_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     fragment_length: builtins.int
@@ -1863,6 +1864,13 @@ class DriveSpec(google.protobuf.message.Message):
     def agent_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
         """The infos that each step's actions bring, for the column `agent_infos`: each with a shape (0, *I) and without data."""
 
+    @property
+    def environment_seeds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(N) The seeds of the first reset of each row's environment; those of later episodes derive from the root seed.
+        INVALID_ARGUMENT for another number than that of all rows, and where rows are stepped at once, which have one seed
+        together. Empty: all derive from the root seed.
+        """
+
     def __init__(
         self,
         *,
@@ -1873,9 +1881,10 @@ class DriveSpec(google.protobuf.message.Message):
         return_infos: builtins.bool = ...,
         min_ready_row_count: builtins.int = ...,
         lease_seconds: builtins.float = ...,
+        environment_seeds: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "fragment_length", b"fragment_length", "lease_seconds", b"lease_seconds", "min_ready_row_count", b"min_ready_row_count", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "environment_seeds", b"environment_seeds", "fragment_length", b"fragment_length", "lease_seconds", b"lease_seconds", "min_ready_row_count", b"min_ready_row_count", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler"]) -> None: ...
 
 global___DriveSpec = DriveSpec
 

@@ -779,6 +779,7 @@ class SavedRows(google.protobuf.message.Message):
     NUMBER_FIELD_NUMBER: builtins.int
     PREVIOUS_ROWS_FIELD_NUMBER: builtins.int
     PREVIOUS_ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_SEEDS_FIELD_NUMBER: builtins.int
     RETURN_DISCOUNT_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed."""
@@ -806,6 +807,10 @@ class SavedRows(google.protobuf.message.Message):
     def previous_rows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedRow]:
         """The rows before the last call, if it is known where they stood. Only in a journal: a client may repeat that call."""
 
+    @property
+    def environment_seeds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The seeds of the first reset of each row's environment, where a session has given them."""
+
     def __init__(
         self,
         *,
@@ -819,10 +824,11 @@ class SavedRows(google.protobuf.message.Message):
         number: builtins.int = ...,
         previous_rows: collections.abc.Iterable[global___SavedRow] | None = ...,
         previous_row_step_count: builtins.int = ...,
+        environment_seeds: collections.abc.Iterable[builtins.int] | None = ...,
         return_discount: builtins.float | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_return_discount", b"_return_discount", "return_discount", b"return_discount"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_return_discount", b"_return_discount", "environment_version", b"environment_version", "is_own", b"is_own", "max_episode_length", b"max_episode_length", "number", b"number", "previous_row_step_count", b"previous_row_step_count", "previous_rows", b"previous_rows", "return_discount", b"return_discount", "row_step_count", b"row_step_count", "rows", b"rows", "seed", b"seed", "soft_horizon", b"soft_horizon"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_return_discount", b"_return_discount", "environment_seeds", b"environment_seeds", "environment_version", b"environment_version", "is_own", b"is_own", "max_episode_length", b"max_episode_length", "number", b"number", "previous_row_step_count", b"previous_row_step_count", "previous_rows", b"previous_rows", "return_discount", b"return_discount", "row_step_count", b"row_step_count", "rows", b"rows", "seed", b"seed", "soft_horizon", b"soft_horizon"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_return_discount", b"_return_discount"]) -> typing.Literal["return_discount"] | None: ...
 
 global___SavedRows = SavedRows

@@ -222,6 +222,7 @@ def _beginning_to_proto(item: Beginning, ring: Ring | None) -> episode_batch_pb2
         reproducibility=reproducibility_to_proto(item.reproducibility),
         sampler_run=item.run,
         shared_memory=ring.offer() if ring else None,
+        joint_rows=item.has_joint_rows,
         **_spaces(item),
     )
 

@@ -124,6 +124,7 @@ class Fragments:
         fraction_of_workers: part of the workers, over 0 and up to 1, that has to make all its steps: then the others
             stop with the steps that they have.
         fraction_of_samples: part of their steps, from 0 to 1, that the others have to make before they stop.
+        first_env_seeds: as in `RowFragments`.
     """
 
     num_steps: int
@@ -132,6 +133,7 @@ class Fragments:
     row_step_count: int | None = None
     fraction_of_workers: float = 1.0
     fraction_of_samples: float = 0.0
+    first_env_seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -284,11 +286,14 @@ class RowFragments:
         num_row_steps: number of steps of each row in a round.
         soft_horizon: whether an episode that reaches the limit of its length ends without a reset of its environment.
         row_step_count: number of steps that each row has made in the sequence of the seed; None for its beginning.
+        first_env_seeds: seeds of the environments in the first episode of each row of all workers; empty if they derive
+            from the root seed.
     """
 
     num_row_steps: int
     soft_horizon: bool = False
     row_step_count: int | None = None
+    first_env_seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class Beginning:
         agent_updated: whether the call has updated the agent.
         spaces: spaces of the observations and of the actions, if the request asks for them.
         session_token: what takes a session up again; empty for none.
+        has_joint_rows: of fragments, whether each worker steps its rows at once.
     """
 
     seed: int
@@ -70,6 +71,7 @@ class Beginning:
     agent_updated: bool = False
     spaces: tuple[Space[Any], Space[Any]] | None = None
     session_token: str = ""
+    has_joint_rows: bool = False
 
 
 @dataclass(frozen=True)

@@ -458,6 +458,8 @@ class RowSequenceSpec:
         soft_horizon: whether an episode that reaches `max_episode_length` ends without a reset of its environment.
         stride: number of rows of all workers. Indices rise by it from one episode of a row to the next.
         return_discount: discount of the returns that the account of each call has moments of; None for no moments.
+        first_env_seeds: seeds of the environments in the first episode of each row of all workers; empty if they derive
+            from the root seed, as those of later episodes do.
     """
 
     work_id: int
@@ -467,6 +469,7 @@ class RowSequenceSpec:
     soft_horizon: bool
     stride: int
     return_discount: float | None = None
+    first_env_seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

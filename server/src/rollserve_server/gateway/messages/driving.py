@@ -69,7 +69,7 @@ def drive_request_from_proto(
             if array.shape[:1] != (0,):
                 raise InvalidValueError.of(f"[{name!r}]", expected="shape (0, *I)", got=f"shape {array.shape}")
     return DriveRequest(
-        RowFragments(length),
+        RowFragments(length, first_env_seeds=tuple(spec.environment_seeds)),
         messages,
         External(
             tuple(InfoSpec(name, array.dtype, array.shape[1:]) for name, array in infos.items()), spec.return_infos

@@ -128,7 +128,9 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
     def beginning(self) -> Beginning:
         """Return the inputs that determine the call's episodes."""
-        return dataclasses.replace(super().beginning(), num_rows=self._start.stride)
+        description = self._parts.versions.env_in_use(self.account.env_version).description
+        has_joint_rows = description.num_episodes_per_row is not None
+        return dataclasses.replace(super().beginning(), num_rows=self._start.stride, has_joint_rows=has_joint_rows)
 
     def coming(self) -> list[asyncio.Future[FragmentReport]]:
         """Return the reports that workers still owe."""
@@ -211,6 +213,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             kind.soft_horizon,
             self._start.stride,
             kind.return_discount,
+            kind.first_env_seeds,
         )
         seconds = self._slice_seconds(state.index, may_be_last=self.is_patient) if samples else 0.0
         enough = state.num_needed_row_steps if self._is_ending else self._cut_at

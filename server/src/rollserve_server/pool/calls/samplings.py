@@ -319,7 +319,10 @@ class Samplings:
         description = parts.versions.env_in_use(env_version).description
         num_rows, max_episode_length = description.num_rows, parts.max_episode_length(options)
         _check_fragments(target, options, len(workforce) * num_rows, max_episode_length)
-        kind = RowSequenceKind(env_version, max_episode_length, target.soft_horizon, request.return_discount)
+        seeds = target.first_env_seeds
+        if seeds:
+            _check_first_env_seeds(seeds, len(workforce) * num_rows, description)
+        kind = RowSequenceKind(env_version, max_episode_length, target.soft_horizon, request.return_discount, seeds)
         initial = Checkpoint.initial(len(workforce), num_rows)
         if stream is not None:
             sequence = stream.take_rows(kind, initial)
@@ -564,7 +567,10 @@ class StreamSequence:
         """Return the target of the next round."""
         if isinstance(self._rounds, AtLeast):
             return self._rounds
-        return Fragments(self.num_steps(num_rows), soft_horizon=self._rounds.soft_horizon)
+        rounds = self._rounds
+        return Fragments(
+            self.num_steps(num_rows), soft_horizon=rounds.soft_horizon, first_env_seeds=rounds.first_env_seeds
+        )
 
     def take_rows(self, kind: RowSequenceKind, initial: Checkpoint) -> RowSequence:
         """Return the row sequence of the next round.
@@ -672,3 +678,13 @@ def _check_fragments(
         raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
     if target.row_step_count is not None and options.seed is None:
         raise InvalidValueError.of("fragments.row_step_count", expected="options.seed beside it", got="none")
+
+
+def _check_first_env_seeds(seeds: Sequence[int], num_rows: int, description: EnvDescription) -> None:
+    """Raise InvalidValueError unless rows can begin with these seeds."""
+    if description.num_episodes_per_row is not None:
+        expected = "none, because the rows are stepped at once and have one seed together"
+        raise InvalidValueError.of("environment_seeds", expected=expected, got=f"{len(seeds)} seeds")
+    if len(seeds) != num_rows:
+        expected = f"{num_rows} seeds, one for each row of all workers"
+        raise InvalidValueError.of("environment_seeds", expected=expected, got=len(seeds))

@@ -663,6 +663,7 @@ def _rows_to_proto(sequence: RowSequenceState | RowsMoved, clock: int) -> pb.Sav
         soft_horizon=kind.soft_horizon,
         row_step_count=clock,
         return_discount=kind.return_discount,
+        environment_seeds=kind.first_env_seeds,
     )
 
 
@@ -671,7 +672,8 @@ def _kind_from_proto(message: pb.SavedRows) -> RowSequenceKind:
     discount = optional(message, "return_discount")
     if discount is not None and not 0 <= discount <= 1:
         raise InvalidValueError.of("return_discount", expected="a number from 0 to 1", got=discount)
-    return RowSequenceKind(message.environment_version, length, message.soft_horizon, discount)
+    seeds = tuple(message.environment_seeds)
+    return RowSequenceKind(message.environment_version, length, message.soft_horizon, discount, seeds)
 
 
 def _points_to_proto(workers: Sequence[Sequence[RowPoint]]) -> Iterator[pb.SavedRow]:

@@ -24,12 +24,15 @@ class RowSequenceKind(NamedTuple):
         soft_horizon: whether a truncated episode ends without a reset of its environment.
         return_discount: discount of the returns that the account of each call has moments of; None for no moments. It
             changes no episode: rows carry the discounted return of an episode from call to call.
+        first_env_seeds: seeds of the environments in the first episode of each row; empty if they derive from the root
+            seed, as those of later episodes do.
     """
 
     env_version: int
     max_episode_length: int | None
     soft_horizon: bool
     return_discount: float | None
+    first_env_seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

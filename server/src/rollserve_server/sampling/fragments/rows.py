@@ -162,7 +162,7 @@ class RowFragmentCollector(AgentFragmentCollector):
 
     def _reset(self, row: int, position: _Position) -> None:
         """Reset a row's environment, for an episode that begins with the next step."""
-        position.env_seed = self._seeds.env_seed(self._sequence.root_seed, position.episode_index)
+        position.env_seed = self._env_seed(position.episode_index)
         info = self._begun(lambda: self._envs.reset(row, position.env_seed), position.episode_index)
         position.reset_infos = self.infos.read_reset(info)
         position.is_reset = True
@@ -297,7 +297,7 @@ class RowFragmentCollector(AgentFragmentCollector):
     def _replay(self, row: int, state: RowState) -> Iterator[int]:
         """Reset a row and repeat the state's steps. Yields 1 after each step."""
         position = self._positions[row]
-        position.env_seed = self._seeds.env_seed(self._sequence.root_seed, state.reset_index)
+        position.env_seed = self._env_seed(state.reset_index)
         info = self._envs.reset(row, position.env_seed)
         position.reset_infos = self.infos.read_reset(info) if state.first_step == 0 else NO_RESET_INFOS
         position.began = time.perf_counter()
@@ -311,6 +311,13 @@ class RowFragmentCollector(AgentFragmentCollector):
             yield 1
         self._rows.read_mask(row, info)
         self._env_steps[row], self._episode_steps[row] = state.num_steps, state.num_steps - state.first_step
+
+    def _env_seed(self, episode_index: int) -> int:
+        """Return the seed of the reset that begins an episode."""
+        first = self._sequence.first_env_seeds  # of the episodes 0, 1 and so on, each the first one of its row
+        if episode_index < len(first):
+            return first[episode_index]
+        return self._seeds.env_seed(self._sequence.root_seed, episode_index)
 
     def _with_episode(self, error: _Failed) -> _Failed:
         position = self._positions[error.row]
