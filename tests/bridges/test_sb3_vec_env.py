@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from row_env import RowEnv
 from support import raises
 
 import rollserve
@@ -18,6 +20,7 @@ from rollserve_server.local import LocalServer
 pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is an extra: make test-bridges")
 
 from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.env_checker import check_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
@@ -91,3 +94,22 @@ def test_learners_and_wrappers_work(cartpole: rollserve.Sampler[Any]) -> None:
     assert stacked.reset().shape == (8, 8)
     DQN("MlpPolicy", stacked, learning_starts=100, device="cpu").learn(400)
     stacked.close()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.filterwarnings("ignore:We recommend you to use a symmetric:UserWarning")  # of Pendulum's actions
+def test_rows_pass_the_checker_of_environments(cartpole: rollserve.Sampler[Any], env_id: str) -> None:
+    cartpole.update_env(rollserve.EnvSpec(env_id, vectorization="rows"))
+    envs = cartpole.vector_env()
+    check_env(RowEnv(envs))
+    envs.close()
+
+
+def test_pickled_env_begins_a_session_of_its_own(cartpole: rollserve.Sampler[Any]) -> None:
+    env = cartpole.sb3_vec_env(seed=3)
+    copy = pickle.loads(pickle.dumps(env))
+    first = env.reset()
+    env.step(np.zeros(8, np.int64))
+    assert np.array_equal(copy.reset(), first)
+    env.close()
+    copy.close()

@@ -359,7 +359,7 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
         Args:
             autoreset: when a row is reset whose episode has ended, as gymnasium's `AutoresetMode`: in the step after
                 (not where rows are stepped at once), or in the same step.
-            seed: root seed of the episodes until `reset` gives another one; by default, they are new ones.
+            seed: seed of the first `reset`, if that brings none; by default, a new one.
             max_episode_length: number of steps after which an episode is truncated.
             infos: whether there are infos of the environments.
             fragment_length: as of `drive`.
@@ -378,14 +378,13 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
         from rollserve.vector_env import VectorEnv
 
         options = {
-            "seed": seed,
             "max_episode_length": max_episode_length,
             "infos": infos,
             "fragment_length": fragment_length,
             "record": record,
             "timeout": timeout,
         }
-        return VectorEnv(self.drive, mode, options)
+        return VectorEnv(self.drive, mode, seed, options)
 
     def sb3_vec_env(
         self,
@@ -420,13 +419,12 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
         from rollserve.sb3_vec_env import Sb3VecEnv
 
         options = {
-            "seed": seed,
             "max_episode_length": max_episode_length,
             "fragment_length": fragment_length,
             "record": record,
             "timeout": timeout,
         }
-        return Sb3VecEnv(self.drive, options)
+        return Sb3VecEnv(self.drive, seed, options)
 
     def _check_blocks(self, method: str) -> None:
         """Raise TypeError for a sampler for asyncio."""

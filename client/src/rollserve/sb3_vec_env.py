@@ -31,15 +31,15 @@ class Sb3VecEnv(SessionEnvs, VecEnv):  # type: ignore[misc]  # it has no types w
     >>> PPO("MlpPolicy", sampler.sb3_vec_env(seed=1)).learn(100_000)  # doctest: +SKIP
     """
 
-    def __init__(self, drive: Callable[..., Session], options: dict[str, Any]) -> None:
+    def __init__(self, drive: Callable[..., Session], seed: int | None, options: dict[str, Any]) -> None:
         """Begin a session, which says how many rows there are.
 
         Args:
             drive: the sampler's method.
-            options: arguments of `drive`.
+            seed: seed of the first reset, unless `seed` sets another one.
+            options: other arguments of `drive`.
         """
-        seed = options.pop("seed")
-        self._begin(drive, options)
+        self._begin(drive, seed, options)
         self._actions: Any = None
         self._seeds: list[int | None]
         super().__init__(self._session.num_rows, *map(gymnasium_space, self._own_spaces))
@@ -73,19 +73,23 @@ class Sb3VecEnv(SessionEnvs, VecEnv):  # type: ignore[misc]  # it has no types w
         """End the session."""
         self._session.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy has a session of its own.
+        return type(self), (self._drive, self._initial_seed, self._drive_options)
+
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Return None for `render_mode`; the environments are the server's, and show no other attribute."""
         if attr_name != "render_mode":
-            raise AttributeError(f"{attr_name}: the environments are the server's, and show no attributes")
+            raise self._no_attribute(attr_name)
         return [None for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Raise AttributeError: `update_env` changes the server's environments."""
-        raise AttributeError(f"{attr_name}: the environments are the server's; sampler.update_env changes them")
+        raise self._no_attribute(attr_name)
 
     def env_method(self, method_name: str, *arguments: Any, indices: Any = None, **options: Any) -> list[Any]:
-        """Raise AttributeError: `call_environments` calls methods of the server's environments."""
-        raise AttributeError(f"{method_name}: the environments are the server's; see sampler.call_environments")
+        """Raise AttributeError: the server's environments show no methods."""
+        raise self._no_attribute(method_name)
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         """Return that no row has a wrapper of this process."""

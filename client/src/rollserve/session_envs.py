@@ -22,19 +22,21 @@ if TYPE_CHECKING:
     from rollserve.session import Session
     from rollserve_wire.columns import Columns
 
-__all__ = ["SessionEnvs"]
+__all__ = ["SessionEnvs", "writable"]
 
 
 class SessionEnvs:
     """The environments of a session, which each reset begins again. Its attributes are no other library's."""
 
-    def _begin(self, drive: Callable[..., Session], options: dict[str, Any]) -> None:
+    def _begin(self, drive: Callable[..., Session], seed: int | None, options: dict[str, Any]) -> None:
         """Begin the first session, which says how many rows there are.
 
         Args:
             drive: the sampler's method.
-            options: its arguments.
+            seed: seed of the first reset, if that brings none.
+            options: other arguments of `drive`.
         """
+        self._initial_seed = seed
         self._drive, self._drive_options = drive, options
         self._roots: np.random.Generator | None = None
         self._session = drive(**options)
@@ -65,6 +67,11 @@ class SessionEnvs:
             self._step = self._session.observe()
         self._is_new = False
 
+    def _no_attribute(self, name: str) -> AttributeError:
+        """Return the error for an attribute or a method of environments."""
+        hint = "sampler.update_env changes them, and sampler.call_environments asks others like them"
+        return AttributeError(f"{name}: the environments are the server's, and show no attributes and methods: {hint}")
+
     def _seeded(self, seed: int | Sequence[int | None]) -> dict[str, Any]:
         """Return the arguments of `drive` for a seed."""
         num_rows, is_joint = self._session.num_rows, self._session.has_joint_rows
@@ -91,14 +98,20 @@ class SessionEnvs:
         return self._session.batch()
 
     def _observations(self, columns: Columns) -> Any:
-        """Return observations of rows as the space has them."""
-        return space_values(leaves_of(columns), self._own_spaces[0])
+        """Return observations of rows as the space has them, in arrays that may be changed."""
+        leaves = {name: writable(column) for name, column in leaves_of(columns).items()}
+        return space_values(leaves, self._own_spaces[0])
 
     def _last_observations(self) -> Iterator[tuple[int, Any]]:
         """Yield the rows whose episodes have ended with the last step, and the last observation of each episode."""
         leaves = leaves_of(self._step.last_observations)
         for position, row in enumerate(self._step.ended_rows.tolist()):
             yield row, space_values({name: column[position] for name, column in leaves.items()}, self._own_spaces[0])
+
+
+def writable(column: np.ndarray) -> np.ndarray:
+    """Return a column that may be changed, as wrappers do: a copy of one that belongs to a message."""
+    return column if column.flags.writeable else column.copy()
 
 
 def _root(generator: np.random.Generator) -> int:

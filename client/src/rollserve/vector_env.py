@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from rollserve.session_envs import SessionEnvs
+from rollserve.session_envs import SessionEnvs, writable
 from rollserve_wire.columns import columns_of, concatenate_infos, is_mask, leaves_of, mask_name
 from rollserve_wire.errors import InvalidArgumentError, PreconditionError, mismatch
 from rollserve_wire.gymnasium_spaces import gymnasium_space, value_leaves
@@ -37,6 +37,7 @@ class VectorEnv(SessionEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     Attributes:
         num_envs: number of rows of all workers.
+        autoreset_mode: when a row is reset whose episode has ended.
     """
 
     single_observation_space: gymnasium.Space[Any]
@@ -44,18 +45,24 @@ class VectorEnv(SessionEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
 
-    def __init__(self, drive: Callable[..., Session], autoreset_mode: AutoresetMode, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        drive: Callable[..., Session],
+        autoreset_mode: AutoresetMode,
+        seed: int | None,
+        options: dict[str, Any],
+    ) -> None:
         """Begin a session, which says how many rows there are.
 
         Args:
             drive: the sampler's method.
             autoreset_mode: when a row is reset whose episode has ended.
-            options: arguments of `drive`.
+            seed: seed of the first reset, if that brings none.
+            options: other arguments of `drive`.
         """
-        self.metadata = {"autoreset_mode": autoreset_mode}
+        self.autoreset_mode, self.metadata = autoreset_mode, {"autoreset_mode": autoreset_mode}
         self._is_next_step = autoreset_mode is AutoresetMode.NEXT_STEP
-        self._seed = options.pop("seed")  # of the first reset
-        self._begin(drive, options)
+        self._begin(drive, seed, options)
         if self._is_next_step and self._session.has_joint_rows:
             self._session.close()
             expected = "'same_step', because the environment's rows are stepped at once"
@@ -83,8 +90,7 @@ class VectorEnv(SessionEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         if options:
             raise InvalidArgumentError.of("options", expected="none", got=options, hint="see EnvSpec.reset_options")
-        first, self._seed = self._seed, None
-        self._restart(first if seed is None else seed)
+        self._restart(self._initial_seed if seed is None and self._is_new else seed)
         self._has_ended[:] = False
         return self._observations(self._step.observations), _nested(self._step.infos, self.num_envs)
 
@@ -110,7 +116,25 @@ class VectorEnv(SessionEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):
         elif len(step.ended_rows):
             final = self._final(step)
         infos = _nested(infos, self.num_envs) | final
-        return self._observations(shown), step.rewards, step.terminated, step.truncated, infos
+        return self._observations(shown), writable(step.rewards), step.terminated, step.truncated, infos
+
+    def call(self, name: str, *arguments: Any, **options: Any) -> tuple[Any, ...]:
+        """Raise AttributeError: the server's environments show no methods."""
+        raise self._no_attribute(name)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return None for `render_mode` and `spec`; the server's environments show no other attribute."""
+        if name not in ("render_mode", "spec"):
+            raise self._no_attribute(name)
+        return (None,) * self.num_envs
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Raise AttributeError: `update_env` changes the server's environments."""
+        raise self._no_attribute(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy has a session of its own.
+        return type(self), (self._drive, self.autoreset_mode, self._initial_seed, self._drive_options)
 
     def close_extras(self, **_: Any) -> None:
         """End the session."""
@@ -155,5 +179,5 @@ def _nested(infos: Mapping[str, np.ndarray], num_rows: int) -> dict[str, Any]:
         for each in outer:
             place[f"_{each}"] = place.get(f"_{each}", np.zeros(num_rows, np.bool_)) | mask
             place = place.setdefault(each, {})
-        place[last], place[f"_{last}"] = column, mask
+        place[last], place[f"_{last}"] = writable(column), writable(mask)
     return nested
