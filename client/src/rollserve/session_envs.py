@@ -104,7 +104,7 @@ class SessionEnvs:
 
     def _last_observations(self) -> Iterator[tuple[int, Any]]:
         """Yield the rows whose episodes have ended with the last step, and the last observation of each episode."""
-        leaves = leaves_of(self._step.last_observations)
+        leaves = {name: writable(column) for name, column in leaves_of(self._step.last_observations).items()}
         for position, row in enumerate(self._step.ended_rows.tolist()):
             yield row, space_values({name: column[position] for name, column in leaves.items()}, self._own_spaces[0])
 
