@@ -307,12 +307,6 @@ def test_examples_of_the_page_run(cartpole: rollserve.Sampler[Any], server: Loca
     exec(example.replace("127.0.0.1:50051", server.address), {})
 
 
-def test_environments_with_many_agents_are_not_driven(sampler: rollserve.Sampler[Any]) -> None:
-    sampler.update_env(rollserve.EnvSpec("mpe/simple_spread-v3", multi_agent="parallel"))
-    with raises(rollserve.InvalidArgumentError, field="spec.options", quotes="one agent"), sampler.drive() as session:
-        session.observe()
-
-
 @pytest.mark.parametrize("option", ["policy_version", "exploration", "prefetch"])
 def test_options_of_agents_are_refused(server: LocalServer, option: str) -> None:
     values: dict[str, Any] = {"policy_version": 1, "exploration": {"deterministic": True}, "prefetch": True}

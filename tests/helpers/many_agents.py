@@ -80,6 +80,20 @@ def segments_of(batch: MultiAgentBatch) -> dict[int, list[Segment]]:
     return found
 
 
+def whole_episodes(parts: list[MultiAgentBatch]) -> MultiAgentBatch:
+    """Return the episodes of fragments that have ended, as one batch of whole episodes by their indices."""
+    joined = MultiAgentBatch.concatenate(*parts)
+    order = np.lexsort((joined.first_steps, joined.episode_indices))
+    headers = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "agent_step_counts")
+    values: Any = {name: getattr(joined, name)[order] for name in headers}
+    whole = MultiAgentBatch(joined.agents, **values, policies=joined.policies).joined()
+    ended = whole.terminated | whole.truncated
+    indices = whole.episode_indices[ended]
+    values = {name: getattr(whole, name)[ended] for name in headers}
+    policies = [part.take(np.flatnonzero(np.isin(part.batch.episode_indices, indices))) for part in whole.policies]
+    return MultiAgentBatch(whole.agents, **values, policies=tuple(policies))
+
+
 def check_against_plain_loops(batch: MultiAgentBatch, spec: EnvSpec) -> None:
     """Replay each episode in a plain environment, with the batch's actions, and compare all that agents got."""
     for index, segments in segments_of(batch).items():

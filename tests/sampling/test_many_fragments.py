@@ -19,6 +19,7 @@ from many_agents import (
     check_against_plain_loops,
     check_soft_horizons,
     many_equal,
+    whole_episodes,
 )
 from pools import adds_up
 from support import raises
@@ -56,20 +57,6 @@ def fragments(sampler: Sampler, lengths: list[int], num_rows: int = 4, **options
         found.append(sampler.multi_agent.obtain_fragments(length * num_rows, **of_call))
         clock += length
     return found
-
-
-def whole_episodes(parts: list[MultiAgentBatch]) -> MultiAgentBatch:
-    """Return the episodes of fragments that have ended, as one batch of whole episodes by their indices."""
-    joined = MultiAgentBatch.concatenate(*parts)
-    order = np.lexsort((joined.first_steps, joined.episode_indices))
-    headers = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "agent_step_counts")
-    values: Any = {name: getattr(joined, name)[order] for name in headers}
-    whole = MultiAgentBatch(joined.agents, **values, policies=joined.policies).joined()
-    ended = whole.terminated | whole.truncated
-    indices = whole.episode_indices[ended]
-    values = {name: getattr(whole, name)[ended] for name in headers}
-    policies = [part.take(np.flatnonzero(np.isin(part.batch.episode_indices, indices))) for part in whole.policies]
-    return MultiAgentBatch(whole.agents, **values, policies=tuple(policies))
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from rollserve.iterations import Iterations
     from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
     from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
+    from rollserve.multi_agent_step import AgentTurns, MultiAgentStep
     from rollserve.record_stream import RecordStream
     from rollserve.recordings import Recording
     from rollserve.replay import ReplayBuffer
@@ -105,6 +106,7 @@ __all__ = [
     "AgentChange",
     "AgentReturns",
     "AgentSteps",
+    "AgentTurns",
     "AgentVersion",
     "AsyncDatasetStream",
     "AsyncIterations",
@@ -140,6 +142,7 @@ __all__ = [
     "MlpAgent",
     "MultiAgentApi",
     "MultiAgentBatch",
+    "MultiAgentStep",
     "OnnxAgent",
     "PickledAgent",
     "Policies",
@@ -218,6 +221,7 @@ _LATE = {
         "rollserve.iterations": "Iterations",
         "rollserve.learning": "Advantages Estimate PolicyEstimates RunningReturns Transitions",
         "rollserve.multi_agent_batch": "AgentSteps MultiAgentBatch PolicyBatch",
+        "rollserve.multi_agent_step": "AgentTurns MultiAgentStep",
         "rollserve.record_stream": "RecordStream",
         "rollserve.recordings": "Recording",
         "rollserve.replay": "ReplayBuffer",

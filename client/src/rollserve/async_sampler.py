@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from rollserve._calls import requests
 from rollserve._calls.answers import DataCollector
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.episode_records import EpisodeRecords, RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
-    from rollserve.options import Compression, EvaluationOptions, SamplingOptions
+    from rollserve.multi_agent_step import MultiAgentStep
+    from rollserve.options import Compression, DriveOptions, EvaluationOptions, SamplingOptions
     from rollserve.recordings import Recording
     from rollserve.status import Quota, SamplerSummary, SettingsReload
     from rollserve.video import Overlay, Video, VideoFormat
@@ -754,6 +755,14 @@ class AsyncSampler(
         async with AsyncRecordStream(self._opened(self._stub.GetMetrics), request, seconds) as stream:
             return EpisodeRecords.concatenate([records async for records in stream])
 
+    @overload
+    def drive(self: AsyncSampler[EpisodeBatch], **options: Unpack[DriveOptions]) -> AsyncSession: ...
+
+    @overload
+    def drive(
+        self: AsyncSampler[MultiAgentBatch], **options: Unpack[DriveOptions]
+    ) -> AsyncSession[MultiAgentBatch, MultiAgentStep]: ...
+
     def drive(
         self,
         *,
@@ -766,9 +775,11 @@ class AsyncSampler(
         record: bool = True,
         min_ready: int | None = None,
         lease_seconds: float = 0.0,
+        agents: Sequence[str] = (),
         env_version: int | None = None,
+        policy_version: int | None = None,
         timeout: float | None = None,
-    ) -> AsyncSession:
+    ) -> AsyncSession[Any, Any]:
         """Act in all rows of the sampler's environments from here, step by step, in place of its agent.
 
         >>> async with sampler.drive(seed=7) as session:  # doctest: +SKIP
@@ -793,14 +804,22 @@ class AsyncSampler(
                 step together. Rows that are stepped at once, by one worker, are ready together.
             lease_seconds: how long the session outlives its connection: it goes on by itself when the server is in
                 reach again, and `resume_session` takes it up in another process; at most 3600.
+            agents: with many agents, names of the agents that act from here; all of them by default. The sampler's
+                policies act for the others, in each fragment by the current version.
             env_version: version of the environment; the current one by default.
+            policy_version: version of these policies, in place of the current one.
             timeout: seconds to wait for a step, instead of the timeout given to `aconnect`.
 
         Raises:
             TypeError: an argument of the wrong type.
             InvalidArgumentError: an argument out of range.
         """
-        options: SamplingOptions = {"seed": seed, "max_episode_length": max_episode_length, "env_version": env_version}
+        options: SamplingOptions = {
+            "seed": seed,
+            "max_episode_length": max_episode_length,
+            "env_version": env_version,
+            "policy_version": policy_version,
+        }
         spec = requests.drive_spec(
             self._name,
             self._reception,
@@ -811,10 +830,12 @@ class AsyncSampler(
             record=record,
             min_ready=0 if min_ready is None else min_ready,
             lease_seconds=lease_seconds,
+            agents=agents,
             options=options,
         )
         self._own_versions.expect_in_call(spec.options)
-        spec.options.ClearField("expected_policy_version")  # no agent of the sampler acts
+        if not agents:
+            spec.options.ClearField("expected_policy_version")  # no agent of the sampler acts
         first = pb.DriveEnvironmentsRequest(spec=spec)
         return self._session(first, agent_infos or {}, timeout, record=record, min_ready=spec.min_ready_row_count)
 
@@ -826,7 +847,7 @@ class AsyncSampler(
         record: bool = True,
         min_ready: int | None = None,
         timeout: float | None = None,
-    ) -> AsyncSession:
+    ) -> AsyncSession[Any, Any]:
         """Go on with a session that another client has begun with a lease, at the same step.
 
         The other client's stream ends. Rounds that it may not have got, and steps that wait for actions, come again.
@@ -852,14 +873,15 @@ class AsyncSampler(
         *,
         record: bool,
         min_ready: int,
-    ) -> AsyncSession:
+    ) -> AsyncSession[Any, Any]:
         from rollserve._calls.base_session import SessionParts
         from rollserve.async_session import AsyncSession
 
         limits = self._time_limits({} if timeout is None else {"timeout": timeout})
         forms = requests.info_forms(agent_infos)
         method = self._opened(self._stub.DriveEnvironments)
-        return AsyncSession(SessionParts(method, first, forms, record, min_ready, limits, self._contact))
+        parts = SessionParts(method, first, forms, record, min_ready, limits, self._contact, self._batch_kind)
+        return AsyncSession(parts)
 
     def stream_metrics(self, since: RecordPosition | None = None) -> AsyncRecordStream:
         """Stream the records of ended episodes, and go on with each that ends until the stream is closed.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 import grpc
 
 from rollserve._calls.async_waiting import Queue, Waiting
 from rollserve._calls.base_session import FRAGMENT_END, SESSION_END, BaseSession
+from rollserve._calls.session_forms import Step
+from rollserve.multi_agent_batch import Batch
 from rollserve_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -17,15 +19,13 @@ if TYPE_CHECKING:
 
     from rollserve._calls.base_session import SessionParts
     from rollserve.account import Account
-    from rollserve.driven_step import DrivenStep
-    from rollserve.episode_batch import EpisodeBatch
     from rollserve_wire.columns import Columns
     from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["AsyncSession"]
 
 
-class AsyncSession(BaseSession):
+class AsyncSession(BaseSession[Batch, Step], Generic[Batch, Step]):
     """Acts in the rows of a sampler, step by step, in place of its agent. The server records what happens.
 
     At the end of its `async with` block, or with `end`, the session ends and has an account; after an error in the
@@ -43,6 +43,7 @@ class AsyncSession(BaseSession):
         token: what takes a session with a lease up again; see `AsyncSampler.resume_session`.
         has_joint_rows: whether each worker steps its rows at once, once the session has begun.
         observation_space, action_space: spaces of a row's observations and actions, once the session has begun.
+        agents: names of the agents that the client acts for, in an environment with many, once the session has begun.
     """
 
     def __init__(self, parts: SessionParts) -> None:
@@ -58,7 +59,7 @@ class AsyncSession(BaseSession):
             await self.end()
         self.close()
 
-    async def observe(self) -> DrivenStep:
+    async def observe(self) -> Step:
         """Return the present step, with the observations that the next actions are for.
 
         Raises:
@@ -68,17 +69,19 @@ class AsyncSession(BaseSession):
 
     async def step(
         self,
-        actions: Columns,
+        actions: Columns | Mapping[str, Columns],
         agent_infos: Mapping[str, Any] | None = None,
         idle: NDArray[np.bool_] | None = None,
-    ) -> DrivenStep:
+    ) -> Step:
         """Act in all rows, and return what follows.
 
         Args:
-            actions: (N, *A), or a mapping with such an array for each leaf of a nested space.
-            agent_infos: an array (N, *I) for each of the infos that the session was begun with.
+            actions: (N, *A), or a mapping with such an array for each leaf of a nested space. With many agents, a
+                mapping with these of each agent that acts, (A, *A), in the rows of its `turns`.
+            agent_infos: an array (N, *I) for each of the infos that the session was begun with; with many agents, such
+                a mapping for each agent that acts.
             idle: (N,), rows that make no step, whatever their actions are: only rows whose present episode has made
-                none, and not where rows are stepped at once. By default, all rows make a step.
+                none, and not where rows are stepped at once, or have many agents. By default, all rows make a step.
 
         Raises:
             InvalidArgumentError: actions or infos of another form, or outside the action space. No row has stepped.
@@ -92,7 +95,7 @@ class AsyncSession(BaseSession):
 
     async def send(
         self,
-        actions: Columns,
+        actions: Columns | Mapping[str, Columns],
         rows: NDArray[np.integer[Any]] | None = None,
         agent_infos: Mapping[str, Any] | None = None,
     ) -> None:
@@ -109,7 +112,7 @@ class AsyncSession(BaseSession):
         """
         await self._send(actions, rows, agent_infos, None)
 
-    async def recv(self) -> DrivenStep:
+    async def recv(self) -> Step:
         """Wait for the next step, and return it: of a session with `min_ready`, as soon as so many rows are ready.
 
         Raises:
@@ -119,7 +122,7 @@ class AsyncSession(BaseSession):
             await self._next()
         return self._next_step()
 
-    async def batch(self) -> EpisodeBatch:
+    async def batch(self) -> Batch:
         """End the present fragments, and return all that was recorded since the last call, as one round.
 
         Raises:
@@ -159,7 +162,7 @@ class AsyncSession(BaseSession):
 
     async def _send(
         self,
-        actions: Columns,
+        actions: Columns | Mapping[str, Columns],
         rows: NDArray[np.integer[Any]] | None,
         agent_infos: Mapping[str, Any] | None,
         idle: NDArray[np.bool_] | None,

@@ -15,7 +15,7 @@ from rollserve._calls.requests import stream_spec
 from rollserve._calls.time_limits import TimeLimits
 from rollserve.multi_agent_batch import Batch
 from rollserve_wire.checks import check_choice, check_seconds
-from rollserve_wire.errors import closed_error, mismatch
+from rollserve_wire.errors import InvalidArgumentError, closed_error, mismatch
 from rollserve_wire.extras import load
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import samplers_pb2
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from rollserve.data.reader import Position
     from rollserve.data.sources import Files, Live, MixPosition
     from rollserve.options import EvaluationOptions, SamplingOptions
+    from rollserve.pettingzoo_envs import AecEnv, ParallelEnv
     from rollserve.recordings import RecordingReader
     from rollserve.sb3_vec_env import Sb3VecEnv
     from rollserve.vector_env import VectorEnv
+    from rollserve_wire.environments import MultiAgentApi
 
 __all__ = ["BaseSampler"]
 
@@ -64,6 +66,8 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
     update_agent: Callable[..., Any]
     close: Callable[[], Any]
     drive: Callable[..., Any]
+    status: Callable[..., Any]
+    multi_agent: Any
 
     def __init__(self, connection: Connection, batch_kind: type[Batch]) -> None:
         self._connection = connection
@@ -425,6 +429,103 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
             "timeout": timeout,
         }
         return Sb3VecEnv(self.drive, seed, options)
+
+    def parallel_env(
+        self,
+        *,
+        seed: int | None = None,
+        agents: Sequence[str] = (),
+        max_episode_length: int | None = None,
+        infos: bool = True,
+        fragment_length: int = 128,
+        record: bool = False,
+        timeout: float | None = None,
+    ) -> ParallelEnv:
+        """Return the sampler's environment with many agents as a `pettingzoo.ParallelEnv`, which runs on the server.
+
+        The sampler has a single row: one worker, and `EnvSpec(num_rows=1)`. Only for samplers that block, from
+        `rollserve.connect`.
+
+        >>> observations, infos = sampler.parallel_env().reset(seed=7)  # doctest: +SKIP
+
+        Args:
+            seed: root seed of the episodes until `reset` gives another one; by default, they are new ones.
+            agents: names of the agents of the environment that is returned; all of them by default. The sampler's
+                policies act for the others.
+            max_episode_length: number of steps after which an episode is truncated.
+            infos: whether there are infos of the environment.
+            fragment_length: as of `drive`.
+            record: whether the steps are recorded, for `ParallelEnv.batch`.
+            timeout: seconds to wait for a step, instead of the timeout given to `connect`.
+
+        Raises:
+            TypeError: a sampler for asyncio, or an argument of the wrong type.
+            InvalidArgumentError: an argument out of range, several rows, or an environment with one agent.
+            ImportError: PettingZoo is not installed.
+            RollserveError: the session failed.
+        """
+        options = {
+            "seed": seed,
+            "agents": agents,
+            "max_episode_length": max_episode_length,
+            "infos": infos,
+            "fragment_length": fragment_length,
+            "record": record,
+            "timeout": timeout,
+        }
+        env: ParallelEnv = self._row_env("parallel_env", "parallel", options)
+        return env
+
+    def aec_env(
+        self,
+        *,
+        seed: int | None = None,
+        agents: Sequence[str] = (),
+        max_episode_length: int | None = None,
+        infos: bool = True,
+        fragment_length: int = 128,
+        record: bool = False,
+        timeout: float | None = None,
+    ) -> AecEnv:
+        """Return the sampler's environment with many agents as a `pettingzoo.AECEnv`, which runs on the server.
+
+        >>> sampler.aec_env(agents=["player_0"]).reset(seed=7)  # doctest: +SKIP
+
+        Args:
+            seed: as of `parallel_env`, and so all others.
+            agents: as of `parallel_env`.
+            max_episode_length: as of `parallel_env`.
+            infos: as of `parallel_env`.
+            fragment_length: as of `drive`.
+            record: as of `parallel_env`.
+            timeout: as of `parallel_env`.
+
+        Raises:
+            TypeError, InvalidArgumentError, ImportError, RollserveError: as of `parallel_env`.
+        """
+        options = {
+            "seed": seed,
+            "agents": agents,
+            "max_episode_length": max_episode_length,
+            "infos": infos,
+            "fragment_length": fragment_length,
+            "record": record,
+            "timeout": timeout,
+        }
+        env: AecEnv = self._row_env("aec_env", "aec", options)
+        return env
+
+    def _row_env(self, method: str, interface: MultiAgentApi, options: dict[str, Any]) -> Any:
+        """Return the sampler's environment behind one of PettingZoo's interfaces, which has to be its own."""
+        self._check_blocks(method)
+        load("pettingzoo", "pettingzoo")
+        from rollserve.pettingzoo_envs import AecEnv, ParallelEnv
+
+        found = self.status().envs[0].multi_agent
+        if found != interface:
+            got = f"one with multi_agent={found!r}"
+            raise InvalidArgumentError.of("environment", expected=f"one with multi_agent={interface!r}", got=got)
+        return (AecEnv if interface == "aec" else ParallelEnv)(self.multi_agent.drive, options)
 
     def _check_blocks(self, method: str) -> None:
         """Raise TypeError for a sampler for asyncio."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollserve_wire.columns import Column
     from rollserve_wire.spaces import Space
 
-__all__ = ["AgentSteps", "AnyBatch", "Batch", "MultiAgentBatch", "PolicyBatch", "checked_batch"]
+__all__ = ["AgentSteps", "AnyBatch", "Batch", "MultiAgentBatch", "PolicyBatch", "check_agents", "checked_batch"]
 
 
 @briefly
@@ -374,11 +374,23 @@ def checked_batch(batch: AnyBatch, kind: type[Batch]) -> Batch:
     """
     if isinstance(batch, kind):
         return batch
-    if isinstance(batch, MultiAgentBatch):
-        got, hint = f"agents {', '.join(batch.agents)}", "call the methods of sampler.multi_agent"
+    check_agents(batch.agents if isinstance(batch, MultiAgentBatch) else (), kind)
+    raise TypeError(kind)  # of no kind that there is
+
+
+def check_agents(agents: Sequence[str], kind: type[Any]) -> None:
+    """Raise InvalidArgumentError unless a sampler's calls return batches of an environment's kind.
+
+    Args:
+        agents: names of the environment's agents; none if it has one.
+        kind: kind of batch that the sampler's calls return.
+    """
+    if agents and kind is EpisodeBatch:
+        got, hint = f"agents {', '.join(agents)}", "call the methods of sampler.multi_agent"
         raise InvalidArgumentError.of("environment", expected="one with one agent", got=got, hint=hint)
-    expected, hint = "one with many agents", "call the methods of the sampler itself"
-    raise InvalidArgumentError.of("environment", expected=expected, got="one with one agent", hint=hint)
+    if not agents and kind is MultiAgentBatch:
+        expected, hint = "one with many agents", "call the methods of the sampler itself"
+        raise InvalidArgumentError.of("environment", expected=expected, got="one with one agent", hint=hint)
 
 
 def _no_steps(batch: EpisodeBatch, num_steps: int) -> AgentSteps:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compression",
+    "DriveOptions",
     "EvaluationOptions",
     "PolicyMapOption",
     "SamplingOptions",
@@ -141,6 +142,24 @@ class SamplingOptions(TypedDict, total=False):
     observation_moments: bool | None
     return_discount: float | None
     progress: ProgressOption | None
+
+
+class DriveOptions(TypedDict, total=False):
+    """Keyword arguments of `Sampler.drive`, which says what they are."""
+
+    seed: int | None
+    fragment_length: int
+    max_episode_length: int | None
+    agent_infos: Mapping[str, Any] | None
+    infos: bool
+    record: bool
+    min_ready: int | None
+    lease_seconds: float
+    env_seeds: Sequence[int] | None
+    agents: Sequence[str]
+    env_version: int | None
+    policy_version: int | None
+    timeout: float | None
 
 
 class EvaluationOptions(TypedDict, total=False):

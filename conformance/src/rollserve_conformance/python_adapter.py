@@ -295,10 +295,10 @@ def _stream_samples(sampler: _Sampler, operation: _Json) -> _Json:
     return result
 
 
-def _drive(sampler: _Sampler, operation: _Json) -> _Json:
+def _drive(sampler: Any, operation: _Json) -> _Json:
     settings = {name: operation[name] for name in ("fragment_length", "infos", "record") if name in operation}
     infos = _arrays(operation.get("agent_infos", {}))
-    session = sampler.drive(agent_infos=infos, **settings, **_options(operation))
+    session: rollserve.Session = sampler.drive(agent_infos=infos, **settings, **_options(operation))
     with contextlib.closing(session):
         return {"results": [_driven(session, each, operation) for each in operation["operations"]]}
 

@@ -595,6 +595,7 @@ def drive_spec(
     record: bool,
     min_ready: int,
     lease_seconds: float,
+    agents: Sequence[str],
     options: SamplingOptions,
 ) -> pb.DriveSpec:
     """Return what a session drives.
@@ -605,6 +606,7 @@ def drive_spec(
     """
     check_flag("infos", infos)
     check_flag("record", record)
+    check_names("agents", agents)
     sent = sampling_options(reception, {**options, "return_spaces": True, "blackhole": not record})
     sent.ClearField("accept_joined")
     seeds = [] if env_seeds is None else list(env_seeds)
@@ -619,6 +621,7 @@ def drive_spec(
         min_ready_row_count=_count("min_ready", min_ready, 63, minimum=0) or 0,
         lease_seconds=lease_seconds,
         environment_seeds=map(operator.index, seeds),
+        agents=agents,
     )
 
 

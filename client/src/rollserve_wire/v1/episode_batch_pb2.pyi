@@ -458,6 +458,7 @@ class Beginning(google.protobuf.message.Message):
     ACTION_SPACE_FIELD_NUMBER: builtins.int
     SESSION_TOKEN_FIELD_NUMBER: builtins.int
     JOINT_ROWS_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -499,6 +500,12 @@ class Beginning(google.protobuf.message.Message):
     def action_space(self) -> rollserve_wire.v1.space_pb2.Space:
         """The space of its actions, in the same way."""
 
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The names of the possible agents of `environment_version`, in its order, if it has many. Only of sessions, and with
+        `return_spaces`.
+        """
+
     def __init__(
         self,
         *,
@@ -517,9 +524,10 @@ class Beginning(google.protobuf.message.Message):
         action_space: rollserve_wire.v1.space_pb2.Space | None = ...,
         session_token: builtins.str = ...,
         joint_rows: builtins.bool = ...,
+        agents: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "shared_memory", b"shared_memory"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_updated", b"agent_updated", "environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "joint_rows", b"joint_rows", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "session_token", b"session_token", "shared_memory", b"shared_memory", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_updated", b"agent_updated", "agents", b"agents", "environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "joint_rows", b"joint_rows", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "session_token", b"session_token", "shared_memory", b"shared_memory", "worker_count", b"worker_count"]) -> None: ...
 
 global___Beginning = Beginning
 

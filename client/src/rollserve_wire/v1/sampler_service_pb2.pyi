@@ -1838,6 +1838,7 @@ class DriveSpec(google.protobuf.message.Message):
     MIN_READY_ROW_COUNT_FIELD_NUMBER: builtins.int
     LEASE_SECONDS_FIELD_NUMBER: builtins.int
     ENVIRONMENT_SEEDS_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     fragment_length: builtins.int
@@ -1854,10 +1855,10 @@ class DriveSpec(google.protobuf.message.Message):
     """How long the session outlives its stream, from 0 to 3600 s, else INVALID_ARGUMENT. 0: it ends with it."""
     @property
     def options(self) -> global___SamplingOptions:
-        """Options that all sampling calls share. The sampler's own agent has no part in a session: INVALID_ARGUMENT for options
-        of an agent (`policy_version`, `expected_policy_version`, `min_policy_version`, `exploration`, `agent_update`,
-        `return_states`, `return_last_states`, `return_last_values`), for `prefetch`, and in an environment with many agents.
-        With `blackhole`, no fragment is delivered.
+        """Options that all sampling calls share. INVALID_ARGUMENT for `agent_update`, `return_states`, `return_last_states`,
+        `return_last_values` and `prefetch`; and for other options of an agent (`policy_version`, `expected_policy_version`,
+        `min_policy_version`, `exploration`) unless policies of the sampler act, see `agents`. With `blackhole`, no fragment
+        is delivered.
         """
 
     @property
@@ -1871,6 +1872,13 @@ class DriveSpec(google.protobuf.message.Message):
         together. Empty: all derive from the root seed.
         """
 
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The agents that the client acts for, in an environment with many: their names. Empty: all of them. The sampler's
+        policies act for the others, in each fragment by the version that is current at its beginning, or by
+        `policy_version`. INVALID_ARGUMENT for a name that no agent has, or twice.
+        """
+
     def __init__(
         self,
         *,
@@ -1882,9 +1890,10 @@ class DriveSpec(google.protobuf.message.Message):
         min_ready_row_count: builtins.int = ...,
         lease_seconds: builtins.float = ...,
         environment_seeds: collections.abc.Iterable[builtins.int] | None = ...,
+        agents: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "environment_seeds", b"environment_seeds", "fragment_length", b"fragment_length", "lease_seconds", b"lease_seconds", "min_ready_row_count", b"min_ready_row_count", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "agents", b"agents", "environment_seeds", b"environment_seeds", "fragment_length", b"fragment_length", "lease_seconds", b"lease_seconds", "min_ready_row_count", b"min_ready_row_count", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler"]) -> None: ...
 
 global___DriveSpec = DriveSpec
 
@@ -1900,6 +1909,7 @@ class DrivenActions(google.protobuf.message.Message):
     IDLE_FIELD_NUMBER: builtins.int
     ROWS_FIELD_NUMBER: builtins.int
     ROW_STEP_COUNTS_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The number of the last DrivenStep that the client has got. INVALID_ARGUMENT for a later one. Where all rows step
     together, an earlier one has no effect, because the step is made.
@@ -1932,6 +1942,12 @@ class DrivenActions(google.protobuf.message.Message):
         Actions for fewer steps have no effect, because they are made.
         """
 
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentActions]:
+        """With many agents, in place of all above but `step`: the actions of each kind of agents, as `turns` of DrivenRows has
+        them. INVALID_ARGUMENT as for one agent.
+        """
+
     def __init__(
         self,
         *,
@@ -1941,10 +1957,37 @@ class DrivenActions(google.protobuf.message.Message):
         idle: collections.abc.Iterable[builtins.bool] | None = ...,
         rows: collections.abc.Iterable[builtins.int] | None = ...,
         row_step_counts: collections.abc.Iterable[builtins.int] | None = ...,
+        agents: collections.abc.Iterable[global___AgentActions] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "idle", b"idle", "row_step_counts", b"row_step_counts", "rows", b"rows", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "agents", b"agents", "idle", b"idle", "row_step_counts", b"row_step_counts", "rows", b"rows", "step", b"step"]) -> None: ...
 
 global___DrivenActions = DrivenActions
+
+@typing.final
+class AgentActions(google.protobuf.message.Message):
+    """Actions of the A agents of one kind that act in a step."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ACTIONS_FIELD_NUMBER: builtins.int
+    AGENT_INFOS_FIELD_NUMBER: builtins.int
+    @property
+    def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(A, *A) for each leaf of the action space, in the order of their turns: those of the first worker first."""
+
+    @property
+    def agent_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(A, *I) for each of the spec's infos."""
+
+    def __init__(
+        self,
+        *,
+        actions: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+        agent_infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos"]) -> None: ...
+
+global___AgentActions = AgentActions
 
 @typing.final
 class SessionEnd(google.protobuf.message.Message):
@@ -2014,6 +2057,8 @@ class DrivenRows(google.protobuf.message.Message):
     LAST_INFOS_FIELD_NUMBER: builtins.int
     ROWS_FIELD_NUMBER: builtins.int
     ROW_STEP_COUNTS_FIELD_NUMBER: builtins.int
+    TURNS_FIELD_NUMBER: builtins.int
+    RESULTS_FIELD_NUMBER: builtins.int
     @property
     def observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
         """(K, *O) for each leaf of the observation space: the observations for the next step. Of episodes that begin with it,
@@ -2066,6 +2111,18 @@ class DrivenRows(google.protobuf.message.Message):
     def row_step_counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """(K) How many steps each of these rows has made."""
 
+    @property
+    def turns(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentTurns]:
+        """With many agents, in place of all above but `episode_indices` and `environment_seeds`: the client's agents that act
+        in the next step. One element for each kind of agents, also if none of it acts: agents with the same spaces are of one
+        kind. Kinds are ordered by their first agents. Steps in which none of the client's agents acts, in any row, are made
+        without it, and have no DrivenStep.
+        """
+
+    @property
+    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentResults]:
+        """What the client's agents have got since the last DrivenStep, in the order of time."""
+
     def __init__(
         self,
         *,
@@ -2081,10 +2138,106 @@ class DrivenRows(google.protobuf.message.Message):
         last_infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
         rows: collections.abc.Iterable[builtins.int] | None = ...,
         row_step_counts: collections.abc.Iterable[builtins.int] | None = ...,
+        turns: collections.abc.Iterable[global___AgentTurns] | None = ...,
+        results: collections.abc.Iterable[global___AgentResults] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["ended_rows", b"ended_rows", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "infos", b"infos", "last_infos", b"last_infos", "last_observations", b"last_observations", "observations", b"observations", "rewards", b"rewards", "row_step_counts", b"row_step_counts", "rows", b"rows", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended_rows", b"ended_rows", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "infos", b"infos", "last_infos", b"last_infos", "last_observations", b"last_observations", "observations", b"observations", "results", b"results", "rewards", b"rewards", "row_step_counts", b"row_step_counts", "rows", b"rows", "terminated", b"terminated", "truncated", b"truncated", "turns", b"turns"]) -> None: ...
 
 global___DrivenRows = DrivenRows
+
+@typing.final
+class AgentTurns(google.protobuf.message.Message):
+    """The A agents of one kind that act in the next step, by row and agent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGENT_POSITIONS_FIELD_NUMBER: builtins.int
+    ROWS_FIELD_NUMBER: builtins.int
+    OBSERVATIONS_FIELD_NUMBER: builtins.int
+    INFOS_FIELD_NUMBER: builtins.int
+    @property
+    def agent_positions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(A) The agent: its position among the agents of Beginning."""
+
+    @property
+    def rows(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(A) The row, among these rows."""
+
+    @property
+    def observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(A, *O) for each leaf of the observation space."""
+
+    @property
+    def infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(A, *I) The infos that came with them. Only with `return_infos`."""
+
+    def __init__(
+        self,
+        *,
+        agent_positions: collections.abc.Iterable[builtins.int] | None = ...,
+        rows: collections.abc.Iterable[builtins.int] | None = ...,
+        observations: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+        infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_positions", b"agent_positions", "infos", b"infos", "observations", b"observations", "rows", b"rows"]) -> None: ...
+
+global___AgentTurns = AgentTurns
+
+@typing.final
+class AgentResults(google.protobuf.message.Message):
+    """What R agents of one kind have got, of which E have ended: those that are terminated or truncated."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGENT_POSITIONS_FIELD_NUMBER: builtins.int
+    ROWS_FIELD_NUMBER: builtins.int
+    REWARDS_FIELD_NUMBER: builtins.int
+    TERMINATED_FIELD_NUMBER: builtins.int
+    TRUNCATED_FIELD_NUMBER: builtins.int
+    LAST_OBSERVATIONS_FIELD_NUMBER: builtins.int
+    LAST_INFOS_FIELD_NUMBER: builtins.int
+    @property
+    def agent_positions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(R) The agent: its position among the agents of Beginning."""
+
+    @property
+    def rows(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(R) The row, among these rows."""
+
+    @property
+    def rewards(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """(R) The sum of the agent's rewards since its last action, or since it appeared."""
+
+    @property
+    def terminated(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
+        """(R) Whether the environment has ended the agent's life."""
+
+    @property
+    def truncated(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
+        """(R) Whether a limit has, or the end of the episode. May be set together with `terminated`."""
+
+    @property
+    def last_observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(E, *O) for each leaf of the observation space: the last observations of the agents that have ended."""
+
+    @property
+    def last_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
+        """(E, *I) The infos that came with them. Only with `return_infos`."""
+
+    def __init__(
+        self,
+        *,
+        agent_positions: collections.abc.Iterable[builtins.int] | None = ...,
+        rows: collections.abc.Iterable[builtins.int] | None = ...,
+        rewards: collections.abc.Iterable[builtins.float] | None = ...,
+        terminated: collections.abc.Iterable[builtins.bool] | None = ...,
+        truncated: collections.abc.Iterable[builtins.bool] | None = ...,
+        last_observations: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+        last_infos: collections.abc.Iterable[rollserve_wire.v1.tensor_pb2.NamedTensor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_positions", b"agent_positions", "last_infos", b"last_infos", "last_observations", b"last_observations", "rewards", b"rewards", "rows", b"rows", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
+
+global___AgentResults = AgentResults
 
 @typing.final
 class DriveEnvironmentsResponse(google.protobuf.message.Message):
@@ -2099,6 +2252,7 @@ class DriveEnvironmentsResponse(google.protobuf.message.Message):
     SHARED_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
     STEP_FIELD_NUMBER: builtins.int
+    MULTI_AGENT_BATCH_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve_wire.v1.episode_batch_pb2.Beginning:
         """The start of the session, with the spaces if `return_spaces` asks for them."""
@@ -2127,6 +2281,10 @@ class DriveEnvironmentsResponse(google.protobuf.message.Message):
     def step(self) -> global___DrivenStep:
         """What followed the last actions, and the observations for the next ones."""
 
+    @property
+    def multi_agent_batch(self) -> rollserve_wire.v1.multi_agent_batch_pb2.MultiAgentBatch:
+        """Fragments of a round, in an environment with many agents."""
+
     def __init__(
         self,
         *,
@@ -2137,10 +2295,11 @@ class DriveEnvironmentsResponse(google.protobuf.message.Message):
         shared: rollserve_wire.v1.episode_batch_pb2.SharedMessage | None = ...,
         round: global___StreamRound | None = ...,
         step: global___DrivenStep | None = ...,
+        multi_agent_batch: rollserve_wire.v1.multi_agent_batch_pb2.MultiAgentBatch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "round", b"round", "shared", b"shared", "step", b"step"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "round", b"round", "shared", b"shared", "step", b"step"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "round", "step"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "round", b"round", "shared", b"shared", "step", b"step"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "round", b"round", "shared", b"shared", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "round", "step", "multi_agent_batch"] | None: ...
 
 global___DriveEnvironmentsResponse = DriveEnvironmentsResponse
 

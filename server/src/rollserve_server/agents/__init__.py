@@ -17,6 +17,7 @@ from rollserve_server.agents.agent import (
 )
 from rollserve_server.agents.building import build_agent, is_quick_to_prepare, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
+from rollserve_server.agents.external import ExternalAgent
 from rollserve_server.agents.identity import content_hash, is_same
 from rollserve_server.agents.messages import (
     agent_from_proto,
@@ -36,6 +37,7 @@ from rollserve_server.agents.policies import (
     check_delivered,
     check_map,
     check_value,
+    kinds_of,
     lineups_of,
     load_policies,
     members_in_place,
@@ -43,6 +45,7 @@ from rollserve_server.agents.policies import (
     policy_versions,
     prepare_for_env,
     spaces_of_policies,
+    with_external,
 )
 from rollserve_server.agents.populations import build_population, check_members, check_population
 from rollserve_server.agents.specs import (
@@ -103,6 +106,7 @@ __all__ = [
     "CoreSpec",
     "Decision",
     "Exploration",
+    "ExternalAgent",
     "HeadKind",
     "HeadSettings",
     "HeldPolicy",
@@ -151,6 +155,7 @@ __all__ = [
     "is_same",
     "is_without_choice",
     "kind_of",
+    "kinds_of",
     "kwargs_in",
     "legal_values",
     "lineups_of",
@@ -166,6 +171,7 @@ __all__ = [
     "prepare_agent",
     "prepare_for_env",
     "spaces_of_policies",
+    "with_external",
     "with_kwargs",
     "with_parameters",
 ]

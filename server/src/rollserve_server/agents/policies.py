@@ -40,6 +40,7 @@ __all__ = [
     "check_delivered",
     "check_map",
     "check_value",
+    "kinds_of",
     "lineups_of",
     "load_policies",
     "members_in_place",
@@ -47,7 +48,11 @@ __all__ = [
     "policy_versions",
     "prepare_for_env",
     "spaces_of_policies",
+    "with_external",
 ]
+
+_EXTERNAL = "external"
+"""Name of the policy of the agents that a client acts for."""
 
 
 def policies_after(
@@ -368,6 +373,56 @@ def spaces_of_policies(policies: PolicySet[PolicySpec], agents: Sequence[str], s
             for choice in policy_map.rules[rule].choices:
                 found.setdefault(choice.policy, space[agent])
     return found
+
+
+def kinds_of(external: Sequence[str], agents: Sequence[str], spaces: Sequence[Any]) -> dict[str, list[str]]:
+    """Return the agents that a client acts for by the names of their policies: agents with the same spaces share one.
+
+    The policy of a single kind is `external`; of several kinds, each is called `external_` and like its first agent.
+
+    Args:
+        external: names of the agents that the client acts for.
+        agents: names of all agents of the environment, in its order.
+        spaces: Dict spaces that have the agents' spaces by their names.
+    """
+    kinds: list[list[str]] = []
+    for agent in (each for each in agents if each in external):
+        like = (kind for kind in kinds if all(space[kind[0]] == space[agent] for space in spaces))
+        kind = next(like, None)
+        if kind is None:
+            kinds.append(kind := [])
+        kind.append(agent)
+    return {_EXTERNAL if len(kinds) == 1 else f"{_EXTERNAL}_{kind[0]}": kind for kind in kinds}
+
+
+def with_external(held: PolicySet[PolicySpec] | None, kinds: Mapping[str, Sequence[str]]) -> PolicySet[Any]:
+    """Return policies of which a client's act for some of the agents; None stands for their specs.
+
+    The rules of the others keep their positions, and so draw the same random numbers.
+
+    Args:
+        held: policies of the other agents; None if there are none.
+        kinds: for each of the client's policies the names of its agents.
+
+    Raises:
+        InvalidValueError: one of the other policies is called like one of the client's.
+    """
+    rules = list(held.policy_map.rules) if held else []
+    policies: dict[str, Any] = dict(held.policies) if held else {}
+    for name, agents in kinds.items():
+        if name in policies:
+            expected = f"policies of the sampler that are not called {name!r}, as the client's is"
+            raise InvalidValueError.of("agents", expected=expected, got="one")
+        for agent in agents:
+            rule = PolicyRule(agent, False, (PolicyChoice(name),))
+            position = next(
+                (i for i, each in enumerate(rules) if (each.agents, each.is_prefix) == (agent, False)), None
+            )
+            if position is None:
+                rules.append(rule)
+            else:
+                rules[position] = rule
+    return PolicySet({**policies, **{name: (HeldPolicy(0, None),) for name in kinds}}, PolicyMap(tuple(rules)))
 
 
 @dataclass(frozen=True, eq=False)

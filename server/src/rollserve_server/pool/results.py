@@ -57,6 +57,7 @@ class Beginning:
         spaces: spaces of the observations and of the actions, if the request asks for them.
         session_token: what takes a session up again; empty for none.
         has_joint_rows: of fragments, whether each worker steps its rows at once.
+        agents: of sessions with spaces, names of the possible agents, if the environment has many.
     """
 
     seed: int
@@ -72,6 +73,7 @@ class Beginning:
     spaces: tuple[Space[Any], Space[Any]] | None = None
     session_token: str = ""
     has_joint_rows: bool = False
+    agents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -13,12 +14,15 @@ import numpy as np
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.agents import (
     MEMBER_VERSION,
+    ExternalAgent,
     PolicyAgents,
     PolicySet,
     build_agent,
     build_population,
+    kinds_of,
     load_agent,
     load_policies,
+    with_external,
 )
 from rollserve_server.envs import (
     ManyEnvs,
@@ -37,11 +41,11 @@ from rollserve_server.sampling.protocol import NO_MEMBERS, EnvDescription
 from rollserve_wire.environments import EnvSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from rollserve_server.agents import Agent, AgentSpec, Exploration, HeldPolicy, PolicySpec, PopulationAgent
     from rollserve_server.envs import WorkerSpecs
-    from rollserve_server.sampling.protocol import Members, Population
+    from rollserve_server.sampling.protocol import External, Members, Population
     from rollserve_server.settings import WorkerSettings
 
 __all__ = ["InstalledAgents", "InstalledEnv", "InstalledEnvs"]
@@ -329,7 +333,7 @@ class InstalledAgents:
         Works may share an agent: it reads and writes its memory within one step only.
         """
         if isinstance(envs, ManyEnvs):
-            return self._built_policies(version, exploration, envs)
+            return self._built_policies(self._policies(version), exploration, envs)
         return self._built_for(version, env_version, exploration, envs, is_joint=isinstance(envs, VectorEnvs))
 
     def evaluator(
@@ -343,26 +347,40 @@ class InstalledAgents:
             return None
         return Evaluator(self._built_for(version, env_version, exploration, envs, is_joint=False), envs.num_rows)
 
+    def built_beside(self, external: External, version: int, exploration: Exploration, envs: ManyEnvs) -> PolicyAgents:
+        """Return what acts in rows with many agents: a client for some, and policies of a version for the others."""
+        kinds = kinds_of(external.agents, envs.agents, (envs.observation_space, envs.action_space))
+        held = self._specs.get(version)
+        assert held is None or isinstance(held, PolicySet)  # noqa: S101  # the pool has checked that it fits
+        return self._built_policies(
+            with_external(held, kinds), exploration, envs, clients=dict.fromkeys(kinds, external)
+        )
+
     def built_population(
         self, population: Population, members: Members, envs: RowEnvs | ManyEnvs
     ) -> PopulationAgent | PolicyAgents:
         """Return what acts as the members of a population, whose parameters have been checked."""
         version, exploration = population.policy_version, population.exploration
         if isinstance(envs, ManyEnvs):
-            return self._built_policies(version, exploration, envs, members)
+            return self._built_policies(self._policies(version), exploration, envs, members)
         current_activity().begin(Phase.LOADING)
         agent = self._built_for(version, population.env_version, exploration, envs, is_joint=False)
         spaces = envs.observation_space, envs.action_space
         return build_population(self._single(version), members[""], agent, *spaces, envs.num_rows, exploration)
 
     def _built_policies(
-        self, version: int, exploration: Exploration, envs: ManyEnvs, members: Members = NO_MEMBERS
+        self,
+        spec: PolicySet[PolicySpec],
+        exploration: Exploration,
+        envs: ManyEnvs,
+        members: Members = NO_MEMBERS,
+        clients: Mapping[str, External] = MappingProxyType({}),
     ) -> PolicyAgents:
-        """Return policies for rows with many agents, some of them as members of a population."""
-        spec = self._specs[version]
-        assert isinstance(spec, PolicySet)  # noqa: S101  # the pool has checked that it fits
+        """Return policies for rows with many agents, some as members of a population, or by name a client's."""
 
         def build(name: str, policy: HeldPolicy[PolicySpec], agent: int, num_places: int) -> Agent:
+            if name in clients:
+                return ExternalAgent(envs.action_leaves[agent], clients[name].infos, num_places)
             spaces = envs.observation_spaces[agent], envs.action_spaces[agent]
             built = build_agent(policy.spec, *spaces, num_places, exploration=exploration)
             if policy.version != MEMBER_VERSION:
@@ -395,6 +413,11 @@ class InstalledAgents:
                 exploration=exploration,
             )
         return self._built[key]
+
+    def _policies(self, version: int) -> PolicySet[PolicySpec]:
+        spec = self._specs[version]
+        assert isinstance(spec, PolicySet)  # noqa: S101  # the pool has checked that it fits
+        return spec
 
     def _single(self, version: int) -> PolicySpec:
         spec = self._specs[version]

@@ -552,18 +552,21 @@ class External(NamedTuple):
     Attributes:
         infos: infos that come with each step's actions.
         shows_infos: whether the client gets the environments' infos of each step.
+        agents: names of the agents that the client acts for, where there are many; in a request, none for all of them.
     """
 
     infos: tuple[InfoSpec, ...] = ()
     shows_infos: bool = False
+    agents: tuple[str, ...] = ()
 
 
 class DrivenActions(NamedTuple):
     """A client's actions of one step in a worker's M rows.
 
     Attributes:
-        actions: for each leaf of the action space the bytes of (M, *A).
-        infos: for each info the bytes of (M, *I).
+        actions: for each leaf of the action space the bytes of (M, *A). Where there are many agents, for each kind of
+            them and each leaf of its action space, with an action for each that acts; empty if none of them acts.
+        infos: for each info the bytes of (M, *I), alike.
         idle: positions of the rows that make no step.
     """
 
@@ -577,11 +580,15 @@ class DrivenRows(NamedTuple):
 
     Attributes:
         step: number of steps of the call after which this is so.
-        data: a serialized `DrivenRows` message: what followed the last actions, and observations for the next ones.
+        outcome: what followed the last actions; empty if no step was made.
+        observations: observations for the next actions.
+        wanted: number of actions that are wanted next: of all rows, or, where there are many agents, of each kind.
     """
 
     step: int
-    data: bytes
+    outcome: bytes
+    observations: bytes
+    wanted: tuple[int, ...]
 
 
 @dataclass(frozen=True)

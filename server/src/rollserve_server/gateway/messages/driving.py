@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,17 +24,20 @@ if TYPE_CHECKING:
 
 __all__ = ["drive_request_from_proto", "driven_step_to_bytes", "step_actions_from_proto"]
 
-_OF_AGENTS = (
-    "policy_version",
-    "expected_policy_version",
-    "min_policy_version",
-    "exploration",
+_Columns = Mapping[str, np.ndarray]
+
+_OF_AGENTS = ("policy_version", "expected_policy_version", "min_policy_version", "exploration")
+_OF_OTHER_CALLS = (
     "agent_update",
     "return_states",
     "return_last_states",
     "return_last_values",
+    "prefetch",
+    "skip_failed_episodes",
+    "first_episode_index",
+    "observation_moments",
+    "return_discount",
 )
-_OF_OTHER_CALLS = ("prefetch", "skip_failed_episodes", "first_episode_index", "observation_moments", "return_discount")
 _STEP = keys_of(pb.DriveEnvironmentsResponse.DESCRIPTOR)["step"]
 _WORKERS = keys_of(pb.DrivenStep.DESCRIPTOR)["workers"]
 _ROWS = keys_of(pb.DrivenRows.DESCRIPTOR)
@@ -53,7 +56,7 @@ def drive_request_from_proto(
         return DriveResumption(spec.token, spec.round_count)
     given = set_fields(spec.options)
     with in_field("options"):
-        for name in (*_OF_AGENTS, *_OF_OTHER_CALLS):
+        for name in (*(() if spec.agents else _OF_AGENTS), *_OF_OTHER_CALLS):
             if name in given:
                 raise InvalidValueError.of(name, expected="none for a session, in which the client acts", got="one")
         messages, options = message_format_of(given), sampling_options_of(given)
@@ -72,7 +75,9 @@ def drive_request_from_proto(
         RowFragments(length, first_env_seeds=tuple(spec.environment_seeds)),
         messages,
         External(
-            tuple(InfoSpec(name, array.dtype, array.shape[1:]) for name, array in infos.items()), spec.return_infos
+            tuple(InfoSpec(name, array.dtype, array.shape[1:]) for name, array in infos.items()),
+            spec.return_infos,
+            tuple(spec.agents),
         ),
         options,
         num_workers=given.get("worker_count"),
@@ -90,14 +95,24 @@ def _lease_seconds(given: float) -> float:
 
 def step_actions_from_proto(actions: pb.DrivenActions) -> StepActions:
     """Return the actions of a step; raise InvalidValueError for a malformed tensor."""
-    with in_field("actions.actions"):
-        columns = named_tensors_from_proto(actions.actions)
-    with in_field("actions.agent_infos"):
-        infos = named_tensors_from_proto(actions.agent_infos)
+    agents = [_columns(kind, f"actions.agents[{position}]") for position, kind in enumerate(actions.agents)]
     idle, rows, counts = actions.idle, actions.rows, actions.row_step_counts
     return StepActions(
-        actions.step, columns, infos, np.array(idle, np.bool_), np.array(rows, np.int64), np.array(counts, np.int64)
+        actions.step,
+        *_columns(actions, "actions"),
+        np.array(idle, np.bool_),
+        np.array(rows, np.int64),
+        np.array(counts, np.int64),
+        agents,
     )
+
+
+def _columns(actions: pb.DrivenActions | pb.AgentActions, field: str) -> tuple[_Columns, _Columns]:
+    """Return columns of actions and of infos."""
+    with in_field(f"{field}.actions"):
+        columns = named_tensors_from_proto(actions.actions)
+    with in_field(f"{field}.agent_infos"):
+        return columns, named_tensors_from_proto(actions.agent_infos)
 
 
 def driven_step_to_bytes(step: DrivenStep) -> bytes:

@@ -18,9 +18,10 @@ from rollserve_server.futures import failure_of, in_background
 from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.driven import DrivenCall
 from rollserve_server.pool.calls.samplings import StreamSequence, in_spec, stream_round
-from rollserve_server.pool.calls.step_actions import ActionForm, check_info_size
+from rollserve_server.pool.calls.step_actions import ActionForm, check_info_size, driven_agents
 from rollserve_server.pool.requests import ANY_VERSIONS, SampleRequest
 from rollserve_server.pool.results import Delivery, DrivenStep, Progress, ShownRows, StreamRound
+from rollserve_server.sampling import DrivenActions
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.requests import DriveRequest
     from rollserve_server.pool.results import Beginning
-    from rollserve_server.sampling import DrivenActions, DrivenRows
+    from rollserve_server.sampling import DrivenRows, External
 
 __all__ = ["Drive"]
 
@@ -115,7 +116,8 @@ class Drive:
         self._sequence: StreamSequence
         self._options = request.options
         self._call: DrivenCall | None = None
-        self._rows: _Rows | None = None  # known once the session has begun
+        self._external: External  # known once the session has begun, as what follows
+        self._rows: _Rows | None = None
         self._beginning: Beginning | None = None
         # What is to be sent; and what was, beside steps, with the number of the step before it, until actions show that
         # it has arrived.
@@ -148,7 +150,8 @@ class Drive:
             taken = rows.take(actions)
         if taken:
             self._stop_idling()
-        self._forget_sent(actions.step)
+        if self._sent:
+            self._forget_sent(lambda step, _: step < actions.step)
         self._make_steps()
 
     def end_fragment(self) -> None:
@@ -167,9 +170,12 @@ class Drive:
             self.end()
 
     def _make_steps(self) -> None:
-        """Make the steps whose actions have come, of workers that have steps left in the round."""
+        """Make the steps that wait for no actions any more, of workers that have steps left in the round."""
         if self._call is not None and self._rows is not None:
+            if self._rows.await_nobody and not self._wants_end:
+                self._rows.go_on()
             for worker, actions in self._rows.taken_for(self._call.takes_actions):
+                self._stop_idling()
                 self._call.act(worker, actions)
 
     # What it gets.
@@ -259,17 +265,23 @@ class Drive:
         """Have what a client may not have got sent again."""
         if self._beginning is None or self._rows is None:  # it is still to come
             return
-        recorded = [item for _, item in self._sent]
-        recorded += (item for item in self._ready if isinstance(item, Delivery | StreamRound))
+        self._sent += [(-1, item) for item in self._ready if isinstance(item, Delivery | StreamRound)]
+        self._forget_sent(lambda _, item: item.round_number < num_rounds)
         again = self._rows.awaited_again()
+        recorded = (item for _, item in self._sent)
+        self._ready = deque([self._beginning, *recorded, *([again] if again else [])])
         self._sent.clear()
-        self._ready = deque([self._beginning, *_behind(num_rounds, recorded), *([again] if again else [])])
 
-    def _forget_sent(self, step: int) -> None:
-        """Forget the rounds that have arrived, because the client has got a later step."""
-        arrived = [number for number, (last, item) in enumerate(self._sent) if _is_round(item) and last < step]
-        for _ in range(arrived[-1] + 1 if arrived else 0):
-            self._sent.popleft()
+    def _forget_sent(self, has_arrived: Callable[[int, StreamRound], bool]) -> None:
+        """Forget the rounds that have arrived, given the number of the step that was sent before their ends."""
+        kept: deque[tuple[int, Delivery | StreamRound]] = deque()
+        for step, item in self._sent:
+            kept.append((step, item))
+            if isinstance(item, StreamRound) and has_arrived(step, item):
+                kept.clear()
+                assert self._beginning is not None  # noqa: S101  # of which this is a round
+                self._beginning = dataclasses.replace(self._beginning, row_step_count=item.next_row_step_count)
+        self._sent = kept
 
     def _begin(self) -> None:
         """Check the request, and begin the rows. They keep their environment."""
@@ -278,10 +290,14 @@ class Drive:
         env_version = parts.selection.choose_env(options)
         stack.enter_context(parts.versions.envs.using(env_version))
         stack.callback(parts.versions.evict)
-        num_rows = len(parts.workers.workforce) * parts.versions.env_in_use(env_version).description.num_rows
-        check_info_size(self._request.external.infos, num_rows)
-        if self._request.min_ready > num_rows:
-            expected = f"at most {num_rows}, the number of all rows"
+        description = parts.versions.env_in_use(env_version).description
+        num_rows = len(parts.workers.workforce) * description.num_rows
+        self._external = driven_agents(self._request.external, description)
+        check_info_size(self._external, num_rows)
+        if len(self._external.agents) < len(description.agents):
+            parts.selection.choose_policy(options)
+        if self._request.min_ready > (0 if description.agents else num_rows):
+            expected = "0 with many agents" if description.agents else f"at most {num_rows}, the number of all rows"
             raise InvalidValueError.of("min_ready_row_count", expected=expected, got=self._request.min_ready)
         self._options = dataclasses.replace(options, env_version=env_version, expected=ANY_VERSIONS, seed=None)
         self._sequence = StreamSequence(parts, self._request, stack)  # which has the seed
@@ -307,7 +323,7 @@ class Drive:
                 request.messages,
                 self._options,
                 num_workers=request.num_workers,
-                external=request.external,
+                external=self._external,
             )
             with in_spec():
                 call = await self._samplings.begin(wanted, stack, self._sequence)
@@ -336,13 +352,15 @@ class Drive:
 
     def _begun(self, call: DrivenCall) -> _Rows:
         """Have the beginning sent; return the rows."""
-        beginning, spaces = call.beginning(), self._samplings.spaces(call.account.env_version)
-        given = spaces if self._request.return_spaces else None
-        self._beginning = dataclasses.replace(beginning, spaces=given, session_token=self.token)
-        self._ready.append(self._beginning)
+        description = self._parts.versions.env_in_use(call.account.env_version).description
+        beginning = dataclasses.replace(call.beginning(), session_token=self.token)
+        if self._request.return_spaces:
+            spaces = description.observation_space, description.action_space
+            beginning = dataclasses.replace(beginning, spaces=spaces, agents=description.agents)
+        self._beginning = beginning
+        self._ready.append(beginning)
         self._notify()
-        size = beginning.num_rows // beginning.num_workers
-        form = ActionForm(spaces[1], self._request.external.infos, beginning.num_rows, beginning.num_workers)
+        size, form = beginning.num_rows // beginning.num_workers, ActionForm(self._external, description)
         return _Rows(form, beginning.num_rows, size, self._request.min_ready)
 
     def _end_round(self, call: DrivenCall) -> None:
@@ -361,13 +379,14 @@ class Drive:
         if step is not None:
             self._ready.append(step)
             self._notify()
-        self._await_actions()
         self._end_round_if_wanted()
+        self._make_steps()  # in which none of the client's agents acts
+        self._await_actions()
 
     def _await_actions(self) -> None:
         """Bound the time until the client acts, if nothing goes on without it."""
         is_awaited = self._call is not None and self._call.is_idle and not self._client.is_away
-        if is_awaited and self._idle_timer is None:
+        if is_awaited and self._idle_timer is None and not (self._rows is not None and self._rows.has_taken):
             self._client.awaited_since = time.monotonic()
             self._idle_timer = asyncio.get_running_loop().call_later(self._max_idle_seconds, self._stall)
 
@@ -431,6 +450,10 @@ class _Rows:
         self._latest: dict[int, ShownRows] = {}
         self._news: dict[int, ShownRows] = {}
         self._taken: dict[int, DrivenActions] = {}
+        # By worker, what followed steps in which none of the client's agents acted; and how many actions are wanted of
+        # each kind of agents.
+        self._outcomes = [b""] * (num_rows // worker_rows)
+        self._wanted: list[tuple[int, ...]] = [()] * (num_rows // worker_rows)
         self.num_shown = 0
 
     @property
@@ -442,6 +465,15 @@ class _Rows:
     def has_taken(self) -> bool:
         """Whether actions have come that no round has got yet."""
         return bool(self._taken)
+
+    @property
+    def await_nobody(self) -> bool:
+        """Whether all rows can make their next steps without the client, none of whose agents acts in them."""
+        return not any(map(any, self._wanted)) and bool((self._shown == self._steps).all())
+
+    def go_on(self) -> None:
+        """Have the rows make their next steps without the client."""
+        self._take_all([DrivenActions((), ())] * len(self._wanted))
 
     def begin_round(self) -> None:
         """Count the steps of a round from now on."""
@@ -461,11 +493,13 @@ class _Rows:
         num_steps = int(self._before[its.start]) + rows.step
         if self._shown[its.start] >= num_steps:  # a lost worker's rows, or where the round before has ended
             return None
-        self._shown[its] = num_steps
-        shown = ShownRows(range(its.start, its.stop) if self._min_ready else None, num_steps, rows.data)
+        self._shown[its], self._wanted[worker] = num_steps, rows.wanted
+        self._outcomes[worker] += rows.outcome
+        data = rows.observations + self._outcomes[worker]
+        shown = ShownRows(range(its.start, its.stop) if self._min_ready else None, num_steps, data)
         self._latest[worker] = self._news[worker] = shown
         is_enough = self._min_ready and len(self._news) * self._size >= self._min_ready
-        return self._step() if is_enough or is_last else None
+        return self._step() if is_enough or (is_last and not self.await_nobody) else None
 
     def awaited_again(self) -> DrivenStep | None:
         """Return what the client gets to know of all rows that wait for actions; None if there are none."""
@@ -478,10 +512,9 @@ class _Rows:
         if not self._min_ready:
             if actions.step < self._steps[0]:
                 return False
-            self._taken = dict(enumerate(self._form.divided(actions)))
-            self._steps += 1
+            self._take_all(self._form.divided(actions, self._wanted))
             return True
-        taken = self._form.of_rows(actions, self._steps, self._shown)
+        taken = self._form.of_rows(actions, self._steps, self._shown, self._size)
         self._taken |= taken
         for worker in taken:
             self._steps[self._of(worker)] += 1
@@ -492,26 +525,18 @@ class _Rows:
         for worker in [worker for worker in self._taken if takes_actions(worker)]:
             yield worker, self._taken.pop(worker)
 
+    def _take_all(self, workers: Sequence[DrivenActions]) -> None:
+        """Take the actions of all rows."""
+        self._taken = dict(enumerate(workers))
+        self._steps += 1
+
     def _step(self) -> DrivenStep:
         number = self.num_shown if self._min_ready else int(self._steps[0])
         self.num_shown, news, self._news = number + 1, self._news, {}
+        for worker in news:
+            self._outcomes[worker] = b""
         workers = news.values() if self._min_ready else [news[worker] for worker in sorted(news)]
         return DrivenStep(number, list(workers))
 
     def _of(self, worker: int) -> slice:
         return slice(worker * self._size, (worker + 1) * self._size)
-
-
-def _is_round(item: Delivery | StreamRound) -> bool:
-    return isinstance(item, StreamRound)
-
-
-def _behind(num_rounds: int, items: list[Delivery | StreamRound]) -> Iterator[Delivery | StreamRound]:
-    """Yield what belongs to later rounds than the first ones."""
-    waiting: list[Delivery | StreamRound] = []
-    for item in items:
-        waiting.append(item)
-        if isinstance(item, StreamRound):
-            yield from waiting if item.round_number >= num_rounds else ()
-            waiting = []
-    yield from waiting

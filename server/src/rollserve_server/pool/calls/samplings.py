@@ -247,16 +247,15 @@ class Samplings:
         env_version = parts.selection.choose_env(options)
         stack.enter_context(parts.versions.envs.using(env_version))
         description = parts.versions.env_in_use(env_version).description
-        if request.external is None:
+        if request.external is not None and len(request.external.agents) < len(description.agents):
+            policy_version = parts.selection.choose_policy(options)  # which acts for the others
+        if policy_version:
             stack.enter_context(parts.versions.agents.using(policy_version))
             await parts.selection.check_fit(policy_version, env_version)
             for agent in (
                 parts.versions.agents.get(policy_version) or ()
             ):  # policies by name are the same for all workers
                 request = _checked(request, description, agent)
-        elif description.agents:
-            expected = "an environment with one agent"
-            raise InvalidValueError.of("options", expected=expected, got=f"{len(description.agents)} agents")
         self.end_prefetch(drop=False)
         # Nothing is awaited from here until the call is made, so that what is kept for it is of the same workforce.
         workforce = stack.enter_context(parts.workers.using_workforce())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,20 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.record.columns import ColumnBuffer
     from rollserve_server.sampling.record.infos import InfoReader
 
-__all__ = ["PolicyLanes"]
+__all__ = ["PolicyLanes", "Waiting"]
+
+
+class Waiting(NamedTuple):
+    """Agents of a policy that wait for their next actions, by row and agent.
+
+    Attributes:
+        rows, agents: (K,), where they are.
+        observations: for each leaf (K, *O).
+    """
+
+    rows: NDArray[np.int64]
+    agents: NDArray[np.int64]
+    observations: Sequence[np.ndarray]
 
 
 class PolicyLanes:
@@ -109,6 +122,13 @@ class PolicyLanes:
     def observations(self, lane: int) -> list[np.ndarray]:
         """Return a copy of the last observation of a lane, for each leaf."""
         return [column[self._places[lane]].copy() for column in self._envs.observations(self._first)]
+
+    def waiting(self) -> Waiting:
+        """Return the agents that act in the next step, and their observations."""
+        places = self._places[sorted(self._acting)]
+        observations = [column[places] for column in self._envs.observations(self._first)]
+        rows, agents = np.divmod(places, self._num_agents)
+        return Waiting(rows, agents, observations)
 
     def act(
         self, located: Callable[[AgentFailedError, int, int], EpisodeFailedError]

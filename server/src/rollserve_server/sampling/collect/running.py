@@ -47,6 +47,7 @@ class RunningEpisode:
         episode: the episode, or the fragment of it that is being recorded.
         alive: the agents that are alive, with their lives.
         awaiting: the agents that act in the next step, with the infos that came with their observations.
+        turns: turns of the last step, with those of the agents that waited for theirs where it was cut.
     """
 
     def __init__(self, episode: ManyEpisode, infos: InfoReader, discount: float | None = None) -> None:
@@ -60,6 +61,7 @@ class RunningEpisode:
         self.episode = episode
         self.alive: dict[int, Life] = {}
         self.awaiting: dict[int, Mapping[Any, Any]] = {}
+        self.turns: Sequence[AgentTurn] = ()
         self._infos, self._discount = infos, discount
         # For each agent, the lanes of its policy; and the position of that policy.
         self._lanes: Sequence[PolicyLanes] = ()
@@ -162,7 +164,7 @@ class RunningEpisode:
         Raises:
             EnvFailedError: the environment failed.
         """
-        turns = envs.step(self.episode.row, actions)
+        self.turns = turns = envs.step(self.episode.row, actions)
         self.see(envs)
         self.episode.length += 1
         self.take(turns)
@@ -170,7 +172,9 @@ class RunningEpisode:
             return Stepped.ENDED
         if self.episode.stop != limit:
             return Stepped.GOES_ON
-        self.take(envs.cut(self.episode.row), cut=True)
+        cut = envs.cut(self.episode.row)
+        self.take(cut, cut=True)
+        self.turns = [*turns, *cut]
         return Stepped.CUT
 
     def see(self, envs: ManyEnvs) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from typing_extensions import override
 
 from rollserve_server.agents import PolicyAgents
+from rollserve_server.envs import AgentTurn
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import evaluators_of
 from rollserve_server.sampling.collect.collector import with_episode
@@ -31,9 +32,12 @@ from rollserve_server.sampling.record.lives import ManyEpisode, PendingStep
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from rollserve_server.agents import Agent
     from rollserve_server.envs import ManyEnvs
     from rollserve_server.sampling.collect.acting import Evaluator
+    from rollserve_server.sampling.collect.lanes import Waiting
     from rollserve_server.sampling.protocol import RecurrentState, RowSequenceSpec
     from rollserve_server.sampling.record.infos import InfoReader
 
@@ -50,6 +54,10 @@ class ManyFragmentCollector(FragmentCollector):
 
     A row is restored by the actions of all its agents since the reset. What these do not give comes with its state: the
     policies' recurrent states, and the steps whose reward is not known yet, which policies have made that may be gone.
+
+    Attributes:
+        shown_agents: agents whose turns are kept: none by default.
+        turns: their turns of the last step, each with its row; an episode's end truncates those that go on.
     """
 
     def __init__(
@@ -77,6 +85,8 @@ class ManyFragmentCollector(FragmentCollector):
         # For each agent, the positions of its columns in the log.
         stops = np.cumsum([1, *map(len, envs.action_leaves)]).tolist()
         self._log_columns = [range(start, stop) for start, stop in itertools.pairwise(stops)]
+        self.shown_agents: frozenset[int] = frozenset()
+        self.turns: list[tuple[int, AgentTurn]] = []
         self._restoring = self._restore_each(states, self._replay, self._reset_next)
         self.outbox: EpisodeOutbox[ManyEpisode] = EpisodeOutbox()
 
@@ -93,6 +103,16 @@ class ManyFragmentCollector(FragmentCollector):
     def episode_index(self, row: int) -> int:
         """Return the index of the episode that a row runs or begins."""
         return self._indices[row]
+
+    def env_seeds(self) -> NDArray[np.uint64]:
+        """Return the seed (M,) of the last reset of each row's environment."""
+        return np.array([self._env_seed(row) for row in range(self.num_rows)], np.uint64)
+
+    def waiting(self, policy: int) -> tuple[Waiting, list[Mapping[Any, Any]]]:
+        """Return the agents of a policy that act in the next step, which has begun, and the infos that each has got."""
+        waiting = self._policies[policy].waiting()
+        places = zip(waiting.rows.tolist(), waiting.agents.tolist(), strict=True)
+        return waiting, [self._running[row].awaiting[agent] for row, agent in places]
 
     @override
     def set_agent(self, agent: Agent | PolicyAgents) -> None:
@@ -122,6 +142,7 @@ class ManyFragmentCollector(FragmentCollector):
                 self._let_act(self._running[row], {})
         for column in self._call_actions:
             column[self._step] = 0
+        self.turns = []
         actions = act_in_rows(self._policies, self._running, self._agent_failed)
         for policy in self._policies:
             self._log(policy)
@@ -189,6 +210,8 @@ class ManyFragmentCollector(FragmentCollector):
         running, episode = self._running[row], None
         try:
             stepped = running.step(self._envs, actions, self._sequence.max_episode_length)
+            if self.shown_agents:
+                self.turns += ((row, turn) for turn in _turns(running, stepped) if turn.agent in self.shown_agents)
             if stepped is not Stepped.GOES_ON:
                 episode = running.finish(self._envs)
         except EnvFailedError as error:
@@ -281,6 +304,17 @@ class ManyFragmentCollector(FragmentCollector):
     def _env_seed(self, row: int) -> int:
         """Return the seed of the last reset of a row's environment, or of the one that begins its episode."""
         return self._generator.env_seed(self._sequence.root_seed, self._reset_indices[row])
+
+
+def _turns(running: RunningEpisode, stepped: Stepped) -> Iterator[AgentTurn]:
+    """Yield the turns of a step, where an episode's end truncates the agents that are alive."""
+    if stepped is Stepped.GOES_ON:
+        yield from running.turns
+        return
+    last = {turn.agent: turn for turn in running.turns if not turn.ended}
+    yield from (turn for turn in running.turns if turn.ended)
+    for agent in sorted(running.alive):
+        yield last.get(agent, AgentTurn(agent, None, 0.0, False, True, {}))._replace(truncated=True)
 
 
 def _evaluators_of(agents: PolicyAgents) -> Callable[[str, int], Evaluator | None]:

@@ -13,7 +13,7 @@ from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import DomainError, OverLimitError
 from rollserve_server.sampling.encode.encoder import EncodedMessage, Encoding, write_messages
 from rollserve_server.sampling.fragments.collector import AgentFragmentCollector
-from rollserve_server.sampling.fragments.driving import Driving
+from rollserve_server.sampling.fragments.driving import AgentDriving, ManyDriving
 from rollserve_server.sampling.fragments.many import ManyFragmentCollector
 from rollserve_server.sampling.fragments.rows import RowFragmentCollector
 from rollserve_server.sampling.fragments.vector import VectorFragmentCollector
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.collect.acting import Evaluator
     from rollserve_server.sampling.fragments.collector import FragmentCollector
+    from rollserve_server.sampling.fragments.driving import Driving
     from rollserve_server.sampling.installed import InstalledAgents
     from rollserve_server.sampling.protocol import External, RowProgress, RowSequenceSpec, RowState
     from rollserve_server.settings import WorkerSettings
@@ -168,7 +169,7 @@ class FragmentWork:
         versions = assignment.policy_version, self.spec.env_version
         agent_key = assignment.policy_version, assignment.exploration
         if assignment.external is not None:
-            self._drive(assignment.external)
+            self._drive(assignment, assignment.external)
         elif previous is None or (previous.policy_version, previous.exploration) != agent_key:
             self.collector.set_agent(self._agents.built(*versions, assignment.exploration, self.envs))
         has_values = assignment.columns is not None and assignment.columns.last_values
@@ -182,11 +183,16 @@ class FragmentWork:
         self._num_steps_to_write = assignment.num_row_steps * self.collector.num_rows - assignment.num_skipped_steps
         self._has_reported_progress = False
 
-    def _drive(self, external: External) -> None:
+    def _drive(self, assignment: FragmentAssignment, external: External) -> None:
         """Let a client act in the call."""
-        assert isinstance(self.collector, AgentFragmentCollector)  # noqa: S101  # the pool has checked it
-        assert not isinstance(self.envs, ManyEnvs)  # noqa: S101
-        self._driving = Driving(external, self.collector, self.envs)
+        if isinstance(self.envs, ManyEnvs):
+            assert isinstance(self.collector, ManyFragmentCollector)  # noqa: S101  # as these environments have
+            version, exploration = assignment.policy_version, assignment.exploration
+            agents = self._agents.built_beside(external, version, exploration, self.envs)
+            self._driving = ManyDriving(external, self.collector, self.envs, agents)
+        else:
+            assert isinstance(self.collector, AgentFragmentCollector)  # noqa: S101  # as these environments have
+            self._driving = AgentDriving(external, self.collector, self.envs)
         self.collector.set_agent(self._driving.agent)
 
     def _shorten(self, num_row_steps: int) -> None:
