@@ -262,6 +262,9 @@ def test_client_plays_against_earlier_versions(many: Sampler) -> None:
     policies = whole_episodes(driven.batches).by_policy()
     assert set(np.unique(policies["past"].policy_versions)) == {1, 2}
     assert set(np.unique(policies["external"].policy_versions)) == {0}
+    own = Driven(many, 100, agents=["player_0"], fragment_length=16, deliver=["external"])
+    assert own.batch.by_policy().keys() == {"external"}
+    assert all(map(same_step, own.steps, driven.steps))
     numbers = [step.number for step in driven.steps]
     assert numbers == sorted(set(numbers))
     check_against_plain_loops(whole_episodes(driven.batches), CONNECT_FOUR)
@@ -422,7 +425,7 @@ def test_policies_called_like_the_clients_are_refused(many: Sampler) -> None:
     prepare(many, SPREAD)
     many.update_agent(Policies({"external": rollserve.RandomAgent()}, {"*": "external"}))
     with (
-        raises(InvalidArgumentError, match="not called 'external'"),
+        raises(InvalidArgumentError, field="spec.agents", match="not called 'external'"),
         many.multi_agent.drive(agents=["agent_0"]) as session,
     ):
         session.observe()
@@ -499,14 +502,18 @@ def test_aec_env_equals_pettingzoos(row: Sampler) -> None:
 
 
 @pytest.mark.parametrize("method", ["parallel_env", "aec_env"])
-def test_rows_and_interfaces_that_pettingzoo_does_not_have_are_refused(many: Sampler, method: str) -> None:
+def test_several_rows_are_refused(many: Sampler, method: str) -> None:
     spec = SPREAD if method == "parallel_env" else CONNECT_FOUR
     prepare(many, spec)
     with raises(InvalidArgumentError, field="environment", quotes="a single row"):
         getattr(many, method)()
-    prepare(many, CONNECT_FOUR if spec is SPREAD else SPREAD)
+
+
+@pytest.mark.parametrize("method", ["parallel_env", "aec_env"])
+def test_other_interfaces_are_refused(row: Sampler, method: str) -> None:
+    prepare(row, CONNECT_FOUR if method == "parallel_env" else SPREAD, num_rows=1)
     with raises(InvalidArgumentError, field="environment", quotes="multi_agent="):
-        getattr(many, method)()
+        getattr(row, method)()
 
 
 def test_parallel_env_begins_with_a_reset(row: Sampler) -> None:

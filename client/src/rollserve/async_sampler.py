@@ -776,6 +776,7 @@ class AsyncSampler(
         min_ready: int | None = None,
         lease_seconds: float = 0.0,
         agents: Sequence[str] = (),
+        deliver: Sequence[str] = (),
         env_version: int | None = None,
         policy_version: int | None = None,
         timeout: float | None = None,
@@ -806,6 +807,8 @@ class AsyncSampler(
                 reach again, and `resume_session` takes it up in another process; at most 3600.
             agents: with many agents, names of the agents that act from here; all of them by default. The sampler's
                 policies act for the others, in each fragment by the current version.
+            deliver: with many agents, names of the policies whose steps are recorded, such as `external`, which is the
+                client's own; all of them by default.
             env_version: version of the environment; the current one by default.
             policy_version: version of these policies, in place of the current one.
             timeout: seconds to wait for a step, instead of the timeout given to `aconnect`.
@@ -819,6 +822,7 @@ class AsyncSampler(
             "max_episode_length": max_episode_length,
             "env_version": env_version,
             "policy_version": policy_version,
+            "deliver": deliver,
         }
         spec = requests.drive_spec(
             self._name,

@@ -15,7 +15,7 @@ from rollserve._calls.requests import stream_spec
 from rollserve._calls.time_limits import TimeLimits
 from rollserve.multi_agent_batch import Batch
 from rollserve_wire.checks import check_choice, check_seconds
-from rollserve_wire.errors import InvalidArgumentError, closed_error, mismatch
+from rollserve_wire.errors import closed_error, mismatch
 from rollserve_wire.extras import load
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import samplers_pb2
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from rollserve.recordings import RecordingReader
     from rollserve.sb3_vec_env import Sb3VecEnv
     from rollserve.vector_env import VectorEnv
-    from rollserve_wire.environments import MultiAgentApi
 
 __all__ = ["BaseSampler"]
 
@@ -66,7 +65,6 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
     update_agent: Callable[..., Any]
     close: Callable[[], Any]
     drive: Callable[..., Any]
-    status: Callable[..., Any]
     multi_agent: Any
 
     def __init__(self, connection: Connection, batch_kind: type[Batch]) -> None:
@@ -460,10 +458,14 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
 
         Raises:
             TypeError: a sampler for asyncio, or an argument of the wrong type.
-            InvalidArgumentError: an argument out of range, several rows, or an environment with one agent.
+            InvalidArgumentError: an argument out of range, several rows, or an environment of another interface.
             ImportError: PettingZoo is not installed.
             RollserveError: the session failed.
         """
+        self._check_blocks("parallel_env")
+        load("pettingzoo", "pettingzoo")
+        from rollserve.pettingzoo_envs import ParallelEnv
+
         options = {
             "seed": seed,
             "agents": agents,
@@ -473,8 +475,7 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
             "record": record,
             "timeout": timeout,
         }
-        env: ParallelEnv = self._row_env("parallel_env", "parallel", options)
-        return env
+        return ParallelEnv(self.multi_agent.drive, options)
 
     def aec_env(
         self,
@@ -503,6 +504,10 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
         Raises:
             TypeError, InvalidArgumentError, ImportError, RollserveError: as of `parallel_env`.
         """
+        self._check_blocks("aec_env")
+        load("pettingzoo", "pettingzoo")
+        from rollserve.pettingzoo_envs import AecEnv
+
         options = {
             "seed": seed,
             "agents": agents,
@@ -512,20 +517,7 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads, Batch]):
             "record": record,
             "timeout": timeout,
         }
-        env: AecEnv = self._row_env("aec_env", "aec", options)
-        return env
-
-    def _row_env(self, method: str, interface: MultiAgentApi, options: dict[str, Any]) -> Any:
-        """Return the sampler's environment behind one of PettingZoo's interfaces, which has to be its own."""
-        self._check_blocks(method)
-        load("pettingzoo", "pettingzoo")
-        from rollserve.pettingzoo_envs import AecEnv, ParallelEnv
-
-        found = self.status().envs[0].multi_agent
-        if found != interface:
-            got = f"one with multi_agent={found!r}"
-            raise InvalidArgumentError.of("environment", expected=f"one with multi_agent={interface!r}", got=got)
-        return (AecEnv if interface == "aec" else ParallelEnv)(self.multi_agent.drive, options)
+        return AecEnv(self.multi_agent.drive, options)
 
     def _check_blocks(self, method: str) -> None:
         """Raise TypeError for a sampler for asyncio."""

@@ -157,6 +157,7 @@ class DriveOptions(TypedDict, total=False):
     lease_seconds: float
     env_seeds: Sequence[int] | None
     agents: Sequence[str]
+    deliver: Sequence[str]
     env_version: int | None
     policy_version: int | None
     timeout: float | None

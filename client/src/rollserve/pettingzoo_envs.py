@@ -26,6 +26,8 @@ __all__ = ["AecEnv", "ParallelEnv"]
 class _RowEnv:
     """The only row of a sampler, whose episodes a session runs one after the other."""
 
+    _in_turn: bool
+
     def __init__(self, drive: Callable[..., Session[Any, Any]], options: dict[str, Any]) -> None:
         """Begin a session, which says what the agents are.
 
@@ -34,12 +36,13 @@ class _RowEnv:
             options: its arguments.
 
         Raises:
-            InvalidArgumentError: the sampler has several rows.
+            InvalidArgumentError: the sampler has several rows, or its environment the other interface.
         """
         self.metadata: dict[str, Any] = {"name": "rollserve", "render_modes": []}
         self.agents: list[str] = []
         self._drive, self._drive_options = drive, options
         self._begin({})
+        self._check()
         self.possible_agents = list(self._session.agents)
         spaces: tuple[Any, Any] = self._session.observation_space, self._session.action_space
         self._own_spaces = [{agent: space[agent] for agent in self.possible_agents} for space in spaces]
@@ -73,11 +76,18 @@ class _RowEnv:
         self._session: Session[MultiAgentBatch, MultiAgentStep] = self._drive(**{**self._drive_options, **seed})
         self._step = self._session.observe()
         self._is_new = True
-        if self._session.num_rows != 1:
-            num_rows = self._session.num_rows
-            self._session.close()
+
+    def _check(self) -> None:
+        """Raise InvalidArgumentError unless the sampler has one row, whose environment has this interface."""
+        num_rows, in_turn = self._session.num_rows, self._session.in_turn
+        if (num_rows, in_turn) == (1, self._in_turn):
+            return
+        self._session.close()
+        if num_rows > 1:
             hint = "make it with num_rows=1 on one worker, or act in all rows with sampler.multi_agent.drive"
             raise InvalidArgumentError.of("environment", expected="a single row", got=f"{num_rows} rows", hint=hint)
+        names = {True: "one with multi_agent='aec'", False: "one with multi_agent='parallel'"}
+        raise InvalidArgumentError.of("environment", expected=names[self._in_turn], got=names[in_turn])
 
     def _restart(self, seed: int | None) -> None:
         """Begin the row's next episode, or the first one of another session if the present one has not ended."""
@@ -119,6 +129,8 @@ class ParallelEnv(_RowEnv, pettingzoo.ParallelEnv):  # type: ignore[misc]  # it 
     >>> env = sampler.parallel_env(seed=7)  # doctest: +SKIP
     >>> observations, infos = env.reset()  # doctest: +SKIP
     """
+
+    _in_turn = False
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         """Begin an episode, and return the first observations and infos of its agents.
@@ -163,6 +175,8 @@ class AecEnv(_RowEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # it has no typ
     ...     observation, reward, terminated, truncated, info = env.last()
     ...     env.step(None if terminated or truncated else policy(observation))
     """
+
+    _in_turn = True
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin an episode; arguments as of `ParallelEnv.reset`."""

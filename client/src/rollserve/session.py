@@ -45,6 +45,7 @@ class Session(BaseSession[Batch, Step], Generic[Batch, Step]):
         has_joint_rows: whether each worker steps its rows at once, once the session has begun.
         observation_space, action_space: spaces of a row's observations and actions, once the session has begun.
         agents: names of the agents that the client acts for, in an environment with many, once the session has begun.
+        in_turn: whether the environment's agents act one after the other, once the session has begun.
     """
 
     def __init__(self, parts: SessionParts) -> None:

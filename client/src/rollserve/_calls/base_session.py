@@ -87,6 +87,7 @@ class BaseSession(Generic[Batch, Step]):
         self.num_rows = 0
         self.has_joint_rows = False
         self.agents: tuple[str, ...] = ()
+        self.in_turn = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} with {self._parts.contact.connection}, {self.num_rows} rows>"
@@ -111,7 +112,7 @@ class BaseSession(Generic[Batch, Step]):
 
     def _begin(self, beginning: Beginning) -> None:
         self.num_rows, self.token = beginning.row_count, beginning.session_token
-        self.has_joint_rows = beginning.joint_rows
+        self.has_joint_rows, self.in_turn = beginning.joint_rows, beginning.in_turn
         agents = tuple(beginning.agents)
         check_agents(agents, self._parts.batch_kind)
         self.agents = tuple(self._parts.first.spec.agents) or agents

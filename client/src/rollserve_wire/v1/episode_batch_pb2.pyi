@@ -459,6 +459,7 @@ class Beginning(google.protobuf.message.Message):
     SESSION_TOKEN_FIELD_NUMBER: builtins.int
     JOINT_ROWS_FIELD_NUMBER: builtins.int
     AGENTS_FIELD_NUMBER: builtins.int
+    IN_TURN_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -488,6 +489,8 @@ class Beginning(google.protobuf.message.Message):
     """What takes a session up again; see DriveResumption. Only with `lease_seconds` of its spec."""
     joint_rows: builtins.bool
     """For fragments, whether each worker steps its rows at once, with one seed for their joint resets."""
+    in_turn: builtins.bool
+    """Whether these agents act one after the other, instead of all in each step. Set with `agents`."""
     @property
     def shared_memory(self) -> global___SharedMemory:
         """Shared memory that the stream's messages may come through. Only with `accept_shared_memory` of the call."""
@@ -525,9 +528,10 @@ class Beginning(google.protobuf.message.Message):
         session_token: builtins.str = ...,
         joint_rows: builtins.bool = ...,
         agents: collections.abc.Iterable[builtins.str] | None = ...,
+        in_turn: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "shared_memory", b"shared_memory"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_updated", b"agent_updated", "agents", b"agents", "environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "joint_rows", b"joint_rows", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "session_token", b"session_token", "shared_memory", b"shared_memory", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_updated", b"agent_updated", "agents", b"agents", "environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "in_turn", b"in_turn", "joint_rows", b"joint_rows", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "session_token", b"session_token", "shared_memory", b"shared_memory", "worker_count", b"worker_count"]) -> None: ...
 
 global___Beginning = Beginning
 

@@ -58,6 +58,7 @@ class Beginning:
         session_token: what takes a session up again; empty for none.
         has_joint_rows: of fragments, whether each worker steps its rows at once.
         agents: of sessions with spaces, names of the possible agents, if the environment has many.
+        in_turn: whether these agents act one after the other.
     """
 
     seed: int
@@ -74,6 +75,7 @@ class Beginning:
     session_token: str = ""
     has_joint_rows: bool = False
     agents: tuple[str, ...] = ()
+    in_turn: bool = False
 
 
 @dataclass(frozen=True)

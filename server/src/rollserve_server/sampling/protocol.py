@@ -617,6 +617,11 @@ class FragmentAssignment:
     columns: ColumnFormat | None
     external: External | None = None
 
+    @property
+    def acting(self) -> tuple[int, Exploration, External | None]:
+        """What determines who acts, and how."""
+        return self.policy_version, self.exploration, self.external
+
 
 @dataclass(frozen=True)
 class FragmentOrder(WorkOrder["FragmentReport"]):

@@ -352,15 +352,19 @@ class Drive:
 
     def _begun(self, call: DrivenCall) -> _Rows:
         """Have the beginning sent; return the rows."""
-        description = self._parts.versions.env_in_use(call.account.env_version).description
+        env = self._parts.versions.env_in_use(call.account.env_version)
         beginning = dataclasses.replace(call.beginning(), session_token=self.token)
         if self._request.return_spaces:
-            spaces = description.observation_space, description.action_space
-            beginning = dataclasses.replace(beginning, spaces=spaces, agents=description.agents)
+            beginning = dataclasses.replace(
+                beginning,
+                spaces=self._samplings.spaces(call.account.env_version),
+                agents=env.description.agents,
+                in_turn=env.specs[0].multi_agent == "aec",
+            )
         self._beginning = beginning
         self._ready.append(beginning)
         self._notify()
-        size, form = beginning.num_rows // beginning.num_workers, ActionForm(self._external, description)
+        size, form = beginning.num_rows // beginning.num_workers, ActionForm(self._external, env.description)
         return _Rows(form, beginning.num_rows, size, self._request.min_ready)
 
     def _end_round(self, call: DrivenCall) -> None:

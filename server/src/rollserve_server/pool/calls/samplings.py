@@ -20,7 +20,9 @@ from rollserve_server.agents import (
     check_delivered,
     check_exploration,
     check_value,
+    kinds_of,
     spaces_of_policies,
+    with_external,
 )
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import (
@@ -458,6 +460,10 @@ def _checked(request: SampleRequest, description: EnvDescription, agent: AgentSp
     """
     with within("options.exploration"):
         check_exploration(agent, request.options.exploration)
+    known = agent
+    if request.external is not None and isinstance(agent, PolicySet):
+        spaces = description.observation_space, description.action_space
+        known = with_external(agent, kinds_of(request.external.agents, description.agents, spaces))
     columns = request.messages.columns
     if columns is None:
         return request
@@ -466,7 +472,7 @@ def _checked(request: SampleRequest, description: EnvDescription, agent: AgentSp
             check_value(agent, columns.policies)
     if columns.policies:
         with within("options.deliver_policies"):
-            check_delivered(agent, columns.policies)
+            check_delivered(known, columns.policies)
     if not (request.observation_moments or request.return_discount is not None):
         return request
     of_policies: dict[str, Space[Any]] = {"": description.observation_space}

@@ -68,7 +68,9 @@ def driven_agents(external: External, description: EnvDescription) -> External:
     for position, agent in enumerate(external.agents):
         field = f"agents[{position}]"
         if agent not in description.agents:
-            expected = f"one of the agents {listed(description.agents)}" if description.agents else "none for one agent"
+            expected = (
+                f"one of the agents {listed(description.agents)}" if description.agents else "none with one agent"
+            )
             raise InvalidValueError.of(field, expected=expected, got=repr(agent))
         if agent in external.agents[:position]:
             raise InvalidValueError.of(field, expected="each agent once", got=f"{agent!r} again")

@@ -167,10 +167,10 @@ class FragmentWork:
         if previous is not None and previous.call_id == assignment.call_id:
             return
         versions = assignment.policy_version, self.spec.env_version
-        agent_key = assignment.policy_version, assignment.exploration
+        acts_on = previous is not None and previous.acting == assignment.acting
         if assignment.external is not None:
-            self._drive(assignment, assignment.external)
-        elif previous is None or (previous.policy_version, previous.exploration) != agent_key:
+            self._drive(assignment, assignment.external, acts_on=acts_on)
+        elif not acts_on:
             self.collector.set_agent(self._agents.built(*versions, assignment.exploration, self.envs))
         has_values = assignment.columns is not None and assignment.columns.last_values
         self._evaluator = None
@@ -183,17 +183,21 @@ class FragmentWork:
         self._num_steps_to_write = assignment.num_row_steps * self.collector.num_rows - assignment.num_skipped_steps
         self._has_reported_progress = False
 
-    def _drive(self, assignment: FragmentAssignment, external: External) -> None:
-        """Let a client act in the call."""
-        if isinstance(self.envs, ManyEnvs):
-            assert isinstance(self.collector, ManyFragmentCollector)  # noqa: S101  # as these environments have
-            version, exploration = assignment.policy_version, assignment.exploration
-            agents = self._agents.built_beside(external, version, exploration, self.envs)
-            self._driving = ManyDriving(external, self.collector, self.envs, agents)
-        else:
+    def _drive(self, assignment: FragmentAssignment, external: External, *, acts_on: bool) -> None:
+        """Let a client act in the call; `acts_on` if it acted alike in the one before."""
+        if not isinstance(self.envs, ManyEnvs):
             assert isinstance(self.collector, AgentFragmentCollector)  # noqa: S101  # as these environments have
             self._driving = AgentDriving(external, self.collector, self.envs)
-        self.collector.set_agent(self._driving.agent)
+            self.collector.set_agent(self._driving.agent)
+            return
+        assert isinstance(self.collector, ManyFragmentCollector)  # noqa: S101  # as these environments have
+        if acts_on and isinstance(self._driving, ManyDriving):
+            agents = self._driving.agent
+        else:
+            version, exploration = assignment.policy_version, assignment.exploration
+            agents = self._agents.built_beside(external, version, exploration, self.envs)
+            self.collector.set_agent(agents)
+        self._driving = ManyDriving(external, self.collector, self.envs, agents)
 
     def _shorten(self, num_row_steps: int) -> None:
         """End the call after `num_row_steps` steps of each row, or after the steps made if those are more."""
