@@ -18,7 +18,7 @@ _CLIENT: Mapping[str, tuple[str, str]] = {
     "sampler": (
         "Sampler",
         "connect Sampler SamplingOptions EvaluationOptions SampleStream Iterations RoundStream Round StreamProgress "
-        "Session DrivenStep CallProgress",
+        "Session DrivenStep MultiAgentStep AgentTurns CallProgress",
     ),
     "batches": (
         "Batches",

@@ -120,7 +120,7 @@ class _RowEnv:
         return space_values(leaves, self._own_spaces[0][agent])
 
 
-class ParallelEnv(_RowEnv, pettingzoo.ParallelEnv):  # type: ignore[misc]  # it has no types where it is not installed
+class ParallelEnv(_RowEnv, pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # it has no types where it is not installed
     """The only row of a sampler as a `pettingzoo.ParallelEnv`, whose environment runs on the server.
 
     `Sampler.parallel_env` returns one. A `reset` without a seed begins the next episode of the session if the present
@@ -162,7 +162,7 @@ class ParallelEnv(_RowEnv, pettingzoo.ParallelEnv):  # type: ignore[misc]  # it 
         )
 
 
-class AecEnv(_RowEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # it has no types where it is not installed
+class AecEnv(_RowEnv, pettingzoo.AECEnv[str, Any, Any]):  # type: ignore[misc]  # it has no types where it is not installed
     """The only row of a sampler as a `pettingzoo.AECEnv`, whose environment runs on the server.
 
     `Sampler.aec_env` returns one. A `reset` begins an episode as that of `ParallelEnv` does. `last` is what it is in

@@ -22,6 +22,7 @@ from rollserve_server.pool.calls.step_actions import ActionForm, check_info_size
 from rollserve_server.pool.requests import ANY_VERSIONS, SampleRequest
 from rollserve_server.pool.results import Delivery, DrivenStep, Progress, ShownRows, StreamRound
 from rollserve_server.sampling import DrivenActions
+from rollserve_wire.environments import EnvSpec
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
@@ -353,13 +354,14 @@ class Drive:
     def _begun(self, call: DrivenCall) -> _Rows:
         """Have the beginning sent; return the rows."""
         env = self._parts.versions.env_in_use(call.account.env_version)
+        first = env.specs[0]  # rows with many agents have the same
         beginning = dataclasses.replace(call.beginning(), session_token=self.token)
         if self._request.return_spaces:
             beginning = dataclasses.replace(
                 beginning,
                 spaces=self._samplings.spaces(call.account.env_version),
                 agents=env.description.agents,
-                in_turn=env.specs[0].multi_agent == "aec",
+                in_turn=isinstance(first, EnvSpec) and first.multi_agent == "aec",
             )
         self._beginning = beginning
         self._ready.append(beginning)
