@@ -265,6 +265,10 @@ def test_resets_without_a_seed_follow_from_the_last_one(cartpole: rollserve.Samp
             shown.append([envs.reset()[0] for _ in range(3)])
             assert np.array_equal(envs.reset(seed=7)[0], shown[-1][0])
             assert np.array_equal(envs.reset(seed=range(7, 15))[0], shown[-1][0])
+            with raises(rollserve.InvalidArgumentError, field="seed"):
+                envs.reset(seed=[7, 8])
+            assert envs.reset(seed=[7, None, *range(9, 15)])[0].shape == (8, 4)
+            assert envs.env_seeds.tolist()[2:] == list(range(9, 15))
     assert np.array_equal(*shown)
     assert not any(np.array_equal(shown[0][first], shown[0][second]) for first, second in ((0, 1), (0, 2), (1, 2)))
 

@@ -82,7 +82,7 @@ class SessionEnvs:
         if is_joint or len(seed) != num_rows:
             expected = "one seed, because rows are stepped at once" if is_joint else f"{num_rows}, one for each row"
             raise InvalidArgumentError.of("seed", expected=expected, got=f"{len(seed)} seeds")
-        seeds = [random.getrandbits(31) if each is None else each for each in seed]  # no secret
+        seeds = [random.getrandbits(31) if each is None else each for each in seed]
         for row, each in enumerate(seeds):
             check_integer(f"seed[{row}]", each, 32, signed=False)
         self._roots = np.random.default_rng(seeds)

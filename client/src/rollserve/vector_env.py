@@ -79,9 +79,9 @@ class VectorEnv(SessionEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Begin episodes in all rows, and return their first observations.
 
         Args:
-            seed: seed of the first row's environment, which the others' follow, as in gymnasium: 7 is the same as
-                [7, 8, 9, …]; or a list with one for each row. Seeds of later episodes derive from it. By default, those
-                of all episodes follow from the last one. Rows that are stepped at once have one seed together.
+            seed: seed of the first row's environment, which the others' follow, as in gymnasium: 7 begins the same
+                episodes as [7, 8, 9, …]; or a list with one for each row. Seeds of later episodes derive from it. By
+                default, those of all episodes do from the last one. Rows that are stepped at once have one seed.
             options: none, because the environments are the server's.
 
         Raises:
