@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 from row_env import RowEnv
 from support import raises
 
@@ -19,10 +20,11 @@ from rollserve_server.local import LocalServer
 
 pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is an extra: make test-bridges")
 
-from stable_baselines3 import DQN, PPO
+from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.env_checker import check_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor, VecNormalize
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def cartpole(light_server: LocalServer) -> Iterator[rollserve.Sampler[Any]]:
 
 def test_steps_equal_those_of_environments_here(cartpole: rollserve.Sampler[Any]) -> None:
     generator, env = np.random.default_rng(0), cartpole.sb3_vec_env(seed=3, max_episode_length=12, record=True)
-    here = DummyVecEnv([lambda: gymnasium.make("CartPole-v1", max_episode_steps=12)] * env.num_envs)
+    here = DummyVecEnv([lambda: Monitor(gymnasium.make("CartPole-v1", max_episode_steps=12))] * env.num_envs)
     assert (env.observation_space, env.action_space) == (here.observation_space, here.action_space)
     here.seed(3)
     assert np.array_equal(env.reset(), here.reset())
@@ -52,6 +54,9 @@ def test_steps_equal_those_of_environments_here(cartpole: rollserve.Sampler[Any]
             assert one[3][row]["TimeLimit.truncated"] is other[3][row]["TimeLimit.truncated"]
             if ended[row]:
                 assert np.array_equal(one[3][row]["terminal_observation"], other[3][row]["terminal_observation"])
+                mine, its = (each[3][row]["episode"] for each in (one, other))
+                assert mine.keys() == its.keys()
+                assert (mine["r"], mine["l"]) == (its["r"], its["l"])
         is_first &= ~ended
     assert env.batch().num_steps > 0
     env.close()
@@ -66,7 +71,8 @@ def test_seed_counts_for_the_next_reset(cartpole: rollserve.Sampler[Any]) -> Non
         assert np.array_equal(first, here.reset())
         assert not np.array_equal(first, env.reset())
     assert env.get_attr("render_mode", [0, 2]) == [None, None]
-    assert env.env_is_wrapped(VecMonitor) == [False] * 8
+    assert env.env_is_wrapped(TimeLimit, [1]) == [False]
+    assert env.env_is_wrapped(Monitor) == [True] * 8
     for method in (env.get_attr, env.env_method):
         with pytest.raises(AttributeError, match="the server's"):
             method("gravity")
@@ -82,7 +88,7 @@ def test_example_of_the_page_runs(light_server: LocalServer, cartpole: rollserve
 
 
 def test_learners_and_wrappers_work(cartpole: rollserve.Sampler[Any]) -> None:
-    env = VecNormalize(VecMonitor(cartpole.sb3_vec_env(seed=1)), gamma=0.99)
+    env = VecNormalize(cartpole.sb3_vec_env(seed=1), gamma=0.99)
     model = PPO("MlpPolicy", env, n_steps=64, batch_size=128, n_epochs=4, learning_rate=1e-3, seed=0, device="cpu")
     model.learn(16_000)
     assert np.mean([episode["r"] for episode in model.ep_info_buffer]) > 60  # random ones have 22
@@ -113,3 +119,15 @@ def test_pickled_env_begins_a_session_of_its_own(cartpole: rollserve.Sampler[Any
     assert np.array_equal(copy.reset(), first)
     env.close()
     copy.close()
+
+
+@pytest.mark.slow
+def test_sac_learns_pendulum(cartpole: rollserve.Sampler[Any]) -> None:
+    cartpole.update_env(rollserve.EnvSpec("Pendulum-v1", vectorization="rows", num_rows=4))
+    env = cartpole.sb3_vec_env(seed=1)
+    options: dict[str, Any] = {"learning_rate": 3e-3, "gradient_steps": 4, "learning_starts": 400}
+    model = SAC("MlpPolicy", env, policy_kwargs={"net_arch": [64, 64]}, seed=0, device="cpu", **options)
+    model.learn(8_000)
+    returns = [episode["r"] for episode in model.ep_info_buffer]
+    assert np.mean(returns[-8:]) > -500 > -800 > np.mean(returns[:8])  # random ones have -1,200
+    env.close()
