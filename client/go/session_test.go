@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	rollserve "github.com/rollserve/rollserve/client/go"
@@ -251,7 +252,7 @@ func TestSessionThatHasFailedStaysSo(t *testing.T) {
 func TestSessionEndsWithItsContextItsTimeoutAndClose(t *testing.T) {
 	wait := func(ctx context.Context) error {
 		<-ctx.Done()
-		return ctx.Err()
+		return status.FromContextError(ctx.Err()).Err() // as the client's own clock would say, which can be later
 	}
 	server := &script{driven: driven{
 		turns: [][]*pb.DriveEnvironmentsResponse{{drivenBeginning(2), drivenStep(0, firstRows(1, 2))}}, err: wait,
