@@ -168,6 +168,51 @@ Json evaluate(Client& client, Fields& operation) {
   return result;
 }
 
+/// Return what a function returns, or its error, or why the client cannot do it, as the result of an operation.
+template <class Function>
+Json result_of_call(Function function) {
+  try {
+    return function();
+  } catch (const rollserve::Error& error) {
+    return {{"error", description_of(error)}};
+  } catch (const Unsupported& missing) {
+    return {{"unsupported", missing.what()}};
+  }
+}
+
+/// Perform an operation of a session.
+Json perform(rollserve::Session& session, Fields operation, bool resets_in_next_step) {
+  const std::string name = operation.take("do");
+  if (name == "observe") return {{"step", description_of(session.observe())}};
+  if (name == "batch") return {{"batch", segments_of(session.batch())}};
+  if (name == "end") return {{"account", description_of(session.end())}};
+  if (name != "step") throw Unsupported("no operation '" + name + "' of sessions");
+  const rollserve::Columns actions = columns_of(operation.take("actions"));
+  const rollserve::Columns infos = columns_of(operation.take_object("agent_infos"));
+  operation.finish();
+  const auto idle = resets_in_next_step ? session.observe().ended() : std::vector<bool>();
+  return {{"step", description_of(session.step(actions, infos, idle))}};
+}
+
+Json drive(Client& client, Fields& operation) {
+  const Json operations = operation.take("operations");
+  bool resets_in_next_step = false;
+  operation.read("next_step", resets_in_next_step);
+  const rollserve::DriveOptions options = take_drive_options(operation);
+  operation.finish();
+  std::optional<rollserve::Session> session;
+  const Json failure = result_of_call([&] {
+    session.emplace(client.sampler.drive(options));
+    return Json();
+  });
+  Json results = Json::array();
+  for (const Json& each : operations) {
+    results.push_back(session ? result_of_call([&] { return perform(*session, Fields(each), resets_in_next_step); })
+                              : failure);
+  }
+  return {{"results", results}};
+}
+
 Json status(Client& client, Fields& operation) {
   operation.finish();
   const rollserve::Status status = client.sampler.status();
@@ -195,6 +240,7 @@ Json perform(Client& client, Fields operation) {
       {"obtain_exact_episodes", obtain_exact_episodes},
       {"obtain_fragments", obtain_fragments},
       {"stream_samples", read_stream},
+      {"drive", drive},
       {"evaluate", evaluate},
       {"status", status},
       {"warnings", warnings}};
@@ -202,18 +248,6 @@ Json perform(Client& client, Fields operation) {
   const auto function = functions.find(name);
   if (function == functions.end()) throw Unsupported("no operation '" + name + "'");
   return function->second(client, operation);
-}
-
-/// Return what a function returns, or its error, or why the client cannot do it, as the result of an operation.
-template <class Function>
-Json result_of_call(Function function) {
-  try {
-    return function();
-  } catch (const rollserve::Error& error) {
-    return {{"error", description_of(error)}};
-  } catch (const Unsupported& missing) {
-    return {{"unsupported", missing.what()}};
-  }
 }
 
 /// Return the results of the operations of a case.

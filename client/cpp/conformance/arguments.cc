@@ -51,11 +51,15 @@ Array array_of(const Json& json) {
   return array;
 }
 
+}  // namespace
+
 rollserve::Columns columns_of(const Json& json) {
   rollserve::Columns columns;
   for (const auto& [name, array] : json.items()) columns.set(name, array_of(array));
   return columns;
 }
+
+namespace {
 
 /// Take the source of an action mask.
 void take_mask(Fields& agent, rollserve::ActionMask& mask) {
@@ -250,6 +254,19 @@ rollserve::SamplingOptions sampling_options_of(Fields options) {
   }
   options.finish();
   return sampling;
+}
+
+rollserve::DriveOptions take_drive_options(Fields& operation) {
+  const auto sampling = sampling_options_of(Fields(operation.take_object("options")));
+  rollserve::DriveOptions options;
+  options.seed = sampling.seed;
+  options.max_episode_length = sampling.max_episode_length;
+  options.env_version = sampling.env_version;
+  options.agent_infos = columns_of(operation.take_object("agent_infos"));
+  operation.read("fragment_length", options.fragment_length);
+  operation.read("infos", options.infos);
+  operation.read("record", options.record);
+  return options;
 }
 
 rollserve::EvaluationOptions evaluation_options_of(Fields options) {

@@ -44,6 +44,12 @@ std::vector<std::optional<Update>> take_updates(Fields& operation, Update (*take
 /// Return the options of a call that samples.
 rollserve::SamplingOptions sampling_options_of(Fields options);
 
+/// Take the fields of a session.
+rollserve::DriveOptions take_drive_options(Fields& operation);
+
+/// Return arrays by name.
+rollserve::Columns columns_of(const Json& json);
+
 /// Return the options of an evaluation.
 rollserve::EvaluationOptions evaluation_options_of(Fields options);
 

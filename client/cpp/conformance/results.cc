@@ -52,7 +52,9 @@ Json sums_of(const std::vector<double>& sums) {
   return described;
 }
 
-Json account_of(const rollserve::Account& account) {
+}  // namespace
+
+Json description_of(const rollserve::Account& account) {
   return {{"num_steps", account.num_steps},
           {"num_episodes", account.num_episodes},
           {"seed", std::to_string(account.seed)},
@@ -60,6 +62,8 @@ Json account_of(const rollserve::Account& account) {
           {"num_non_finite_steps", account.num_non_finite_steps},
           {"dropped_infos", account.dropped_infos}};
 }
+
+namespace {
 
 std::string kind_of(const rollserve::Error& error) {
   if (dynamic_cast<const rollserve::AccessError*>(&error)) return "access";
@@ -82,7 +86,8 @@ std::string name_of(rollserve::StatusCode code) {
   return number < std::size(names) ? names[number] : std::to_string(number);
 }
 
-/// Describe a batch without its account.
+}  // namespace
+
 Json segments_of(const rollserve::EpisodeBatch& batch) {
   Json description = {{"episode_indices", batch.episode_indices},
                       {"first_steps", batch.first_steps},
@@ -108,6 +113,8 @@ Json segments_of(const rollserve::EpisodeBatch& batch) {
   return description;
 }
 
+namespace {
+
 /// Describe values, one for each environment step, as the column of a plain space.
 template <class T>
 Json steps_of(const std::vector<T>& values) {
@@ -128,7 +135,7 @@ Json description_of(const rollserve::AgentSteps& steps) {
 
 Json description_of(const rollserve::EpisodeBatch& batch) {
   Json description = segments_of(batch);
-  description["account"] = account_of(batch.account.value());
+  description["account"] = description_of(batch.account.value());
   return description;
 }
 
@@ -152,7 +159,7 @@ Json description_of(const rollserve::MultiAgentBatch& batch) {
                       {"truncated", batch.truncated},
                       {"agent_step_counts", batch.agent_step_counts},
                       {"policies", std::move(policies)},
-                      {"account", account_of(batch.account.value())}};
+                      {"account", description_of(batch.account.value())}};
   if (batch.global_states) description["global_states"] = column_of(*batch.global_states);
   if (batch.last_global_states) description["last_global_states"] = column_of(*batch.last_global_states);
   return description;
@@ -171,6 +178,20 @@ Json views_of(const rollserve::MultiAgentBatch& batch, const Json& views) {
     }
   }
   return described;
+}
+
+Json description_of(const rollserve::DrivenStep& step) {
+  return {{"number", step.number},
+          {"episode_indices", step.episode_indices},
+          {"env_seeds", step.env_seeds},
+          {"terminated", step.terminated},
+          {"truncated", step.truncated},
+          {"ended_rows", step.ended_rows},
+          {"rewards", steps_of(step.rewards)},
+          {"observations", leaves_of(step.observations)},
+          {"last_observations", leaves_of(step.last_observations)},
+          {"infos", infos_of(step.infos)},
+          {"last_infos", infos_of(step.last_infos)}};
 }
 
 Json description_of(const rollserve::AgentReturns& returns) {

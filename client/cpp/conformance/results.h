@@ -15,6 +15,15 @@ Json description_of(const rollserve::MultiAgentBatch& batch);
 /// Describe the views of a batch that are asked for.
 Json views_of(const rollserve::MultiAgentBatch& batch, const Json& views);
 
+/// Describe a batch without its account.
+Json segments_of(const rollserve::EpisodeBatch& batch);
+
+/// Describe a step of a session.
+Json description_of(const rollserve::DrivenStep& step);
+
+/// Describe an account.
+Json description_of(const rollserve::Account& account);
+
 /// Describe the returns of agents.
 Json description_of(const rollserve::AgentReturns& returns);
 

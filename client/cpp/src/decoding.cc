@@ -25,6 +25,8 @@ Array array_at(const std::string& path, v1::Tensor& tensor) {
   }
 }
 
+}  // namespace
+
 Columns columns_of(const std::string& field, google::protobuf::RepeatedPtrField<v1::NamedTensor>& tensors) {
   Columns columns;
   for (v1::NamedTensor& named : tensors) {
@@ -34,6 +36,8 @@ Columns columns_of(const std::string& field, google::protobuf::RepeatedPtrField<
   }
   return columns;
 }
+
+namespace {
 
 template <class T, class Field>
 void read(const ColumnSpec&, std::vector<T>& header, const Field* values) {

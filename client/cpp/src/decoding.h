@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "rollserve/episode_batch.h"
 #include "rollserve/multi_agent_batch.h"
@@ -8,6 +9,12 @@
 #include "rollserve/v1/multi_agent_batch.pb.h"
 
 namespace rollserve::internal {
+
+/// Return the columns in a list of named tensors, which give up their memory.
+///
+/// @param field the name that errors begin with.
+/// @throws Malformed for a name that occurs twice, or a tensor that violates the contract.
+Columns columns_of(const std::string& field, google::protobuf::RepeatedPtrField<v1::NamedTensor>& tensors);
 
 /// Return a batch of a stream, whose message gives up the memory of its columns.
 ///

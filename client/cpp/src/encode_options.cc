@@ -1,5 +1,6 @@
 #include "encoding.h"
 #include "failures.h"
+#include "tensors.h"
 
 namespace rollserve::internal {
 
@@ -65,6 +66,29 @@ v1::SamplingOptions message_of(const SamplingOptions& options, const Config& con
   for (const std::string& policy : options.deliver) message.add_deliver_policies(policy);
   message.set_count_agent_steps(options.count_agent_steps);
   if (auto exploration = message_of(options.exploration)) *message.mutable_exploration() = std::move(*exploration);
+  return message;
+}
+
+v1::DriveSpec message_of(const DriveOptions& options, const Config& config) {
+  SamplingOptions sampling;
+  sampling.seed = options.seed;
+  sampling.max_episode_length = options.max_episode_length;
+  sampling.env_version = options.env_version;
+  sampling.blackhole = !options.record;
+  v1::DriveSpec message;
+  message.set_sampler(config.sampler);
+  *message.mutable_options() = message_of(sampling, config);
+  message.mutable_options()->set_return_spaces(true);
+  message.mutable_options()->set_accept_joined(false);
+  message.set_fragment_length(options.fragment_length);
+  Columns without_rows;
+  for (const auto& [name, example] : options.agent_infos) {
+    Shape shape = example.shape();
+    shape.insert(shape.begin(), 0);
+    without_rows.set(name, Array::zeros(example.data_type(), std::move(shape)));
+  }
+  write_named("agent_infos", without_rows, *message.mutable_agent_infos());
+  message.set_return_infos(options.infos);
   return message;
 }
 

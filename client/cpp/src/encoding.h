@@ -32,6 +32,9 @@ v1::PolicyMap message_of(const PolicyMap& policy_map);
 /// @throws InvalidArgumentError for an agent beside versions, or a larger one than a call may have.
 v1::SamplingOptions message_of(const SamplingOptions& options, const Config& config);
 
+/// Return the options of a session as a message.
+v1::DriveSpec message_of(const DriveOptions& options, const Config& config);
+
 /// Return the options of an evaluation as a message.
 v1::EvaluationOptions message_of(const EvaluationOptions& options);
 

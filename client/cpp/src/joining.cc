@@ -61,6 +61,19 @@ class ShapeFilter {
   std::map<std::string, Shape> shapes_;
 };
 
+/// Remove infos of another shape than the first one of their name, and count their values.
+void drop_misfits(std::vector<EpisodeBatch>& batches, std::map<std::string, std::uint64_t>& dropped) {
+  ShapeFilter env_infos(batches, &EpisodeBatch::env_infos, dropped);
+  ShapeFilter episode_infos(batches, &EpisodeBatch::episode_infos, dropped);
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    EpisodeBatch& batch = batches[i];
+    batch.env_infos = env_infos.kept(batch.env_infos, 0);
+    // The infos of an episode that continues were counted with its first segment.
+    const bool continues = i > 0 && follows(batch, 0, batches[i - 1], batches[i - 1].num_segments() - 1);
+    batch.episode_infos = episode_infos.kept(batch.episode_infos, continues ? 1 : 0);
+  }
+}
+
 /// Throw a ServerError unless a batch has as many episodes that end, and as many steps, as the account says.
 template <class Batch>
 void check_account(const Batch& batch, const Account& account) {
@@ -75,11 +88,10 @@ void check_account(const Batch& batch, const Account& account) {
   }
 }
 
-/// Return the batches as one with whole episodes or fragments.
 template <class Batch>
-Batch concatenated_and_joined(std::vector<Batch> batches) {
+Batch concatenated(std::vector<Batch> batches) {
   try {
-    return Batch::concatenate(std::move(batches)).joined();
+    return Batch::concatenate(std::move(batches));
   } catch (const InvalidArgumentError& error) {
     raise_malformed(error.what());
   }
@@ -89,24 +101,24 @@ Batch concatenated_and_joined(std::vector<Batch> batches) {
 
 EpisodeBatch join_batches(std::vector<EpisodeBatch> batches, Account account) {
   if (batches.empty()) raise_malformed("expected episodes, got none");
-  ShapeFilter env_infos(batches, &EpisodeBatch::env_infos, account.dropped_infos);
-  ShapeFilter episode_infos(batches, &EpisodeBatch::episode_infos, account.dropped_infos);
-  for (std::size_t i = 0; i < batches.size(); ++i) {
-    EpisodeBatch& batch = batches[i];
-    batch.env_infos = env_infos.kept(batch.env_infos, 0);
-    // The infos of an episode that continues were counted with its first segment.
-    const bool continues = i > 0 && follows(batch, 0, batches[i - 1], batches[i - 1].num_segments() - 1);
-    batch.episode_infos = episode_infos.kept(batch.episode_infos, continues ? 1 : 0);
-  }
-  EpisodeBatch joined = concatenated_and_joined(std::move(batches));
+  drop_misfits(batches, account.dropped_infos);
+  EpisodeBatch joined = concatenated(std::move(batches)).joined();
   check_account(joined, account);
   joined.account = std::move(account);
   return joined;
 }
 
+EpisodeBatch join_rounds(std::vector<EpisodeBatch> batches, const std::set<std::size_t>& begins) {
+  std::map<std::string, std::uint64_t> dropped;
+  drop_misfits(batches, dropped);
+  const EpisodeBatch all = concatenated(std::move(batches));
+  return merged(all, runs_of(all.num_segments(),
+                             [&](std::size_t i) { return begins.count(i) == 0 && follows(all, i, all, i - 1); }));
+}
+
 MultiAgentBatch join_batches(std::vector<MultiAgentBatch> batches, Account account) {
   if (batches.empty()) raise_malformed("expected episodes, got none");
-  MultiAgentBatch joined = concatenated_and_joined(std::move(batches));
+  MultiAgentBatch joined = concatenated(std::move(batches)).joined();
   check_account(joined, account);
   joined.account = std::move(account);
   return joined;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <set>
 #include <vector>
 
 #include "rollserve/episode_batch.h"
@@ -14,6 +16,13 @@ namespace rollserve::internal {
 ///
 /// @throws ServerError for batches that do not fit together, or an account of other numbers of episodes or steps.
 EpisodeBatch join_batches(std::vector<EpisodeBatch> batches, Account account);
+
+/// Return the batches of rounds as one batch, where consecutive segments of one episode are one segment within a round.
+///
+/// @param batches the batches.
+/// @param begins the positions, among the segments of all batches, of the first segment of each round.
+/// @throws ServerError for batches that do not fit together.
+EpisodeBatch join_rounds(std::vector<EpisodeBatch> batches, const std::set<std::size_t>& begins);
 
 /// Return the batches of a stream of many agents as one batch, with the account; throws in the same way.
 MultiAgentBatch join_batches(std::vector<MultiAgentBatch> batches, Account account);

@@ -29,7 +29,7 @@ grpc::ByteBuffer buffer_of(std::string text) {
 class Rpc::State {
  public:
   State(const Connection& connection, CallControl& control, const Deadline& until, const std::string& name,
-        std::string request)
+        std::string request, bool stays_open)
       : control_(control) {
     context_.set_deadline(until.for_grpc());
     context_.set_initial_metadata_corked(true);  // sent with the request
@@ -37,7 +37,11 @@ class Rpc::State {
     grpc::GenericStub stub(connection.channel());
     stream_ = stub.PrepareCall(&context_, "/rollserve.v1.SamplerService/" + name, &queue_);
     stream_->StartCall(this);
-    stream_->WriteLast(buffer_of(std::move(request)), grpc::WriteOptions(), this);
+    if (stays_open) {
+      stream_->Write(buffer_of(std::move(request)), this);
+    } else {
+      stream_->WriteLast(buffer_of(std::move(request)), grpc::WriteOptions(), this);
+    }
     control_.attach(context_);
   }
 
@@ -57,19 +61,18 @@ class Rpc::State {
   }
 
   Outcome read(grpc::ByteBuffer& response, Milliseconds timeout) {
-    const Deadline deadline{timeout};
-    Waited waited{true, false};
-    if (is_starting_) {
-      waited = wait(deadline);
-      is_starting_ = false;
-    }
-    if (waited.ok && !waited.timed_out) {
-      stream_->Read(&response, this);
-      waited = wait(deadline);
-    }
+    const Waited waited = perform(timeout, [&] { stream_->Read(&response, this); });
     if (waited.ok && !waited.timed_out) return Outcome::Message;
     finish();
     return waited.timed_out ? Outcome::Silence : Outcome::End;
+  }
+
+  Outcome send(grpc::ByteBuffer request, Milliseconds timeout) {
+    return sent(perform(timeout, [&] { stream_->Write(request, this); }));
+  }
+
+  Outcome end_requests(Milliseconds timeout) {
+    return sent(perform(timeout, [&] { stream_->WritesDone(this); }));
   }
 
   const grpc::Status& status() const { return status_; }
@@ -80,6 +83,28 @@ class Rpc::State {
     bool ok;
     bool timed_out;
   };
+
+  /// Begin an operation once the RPC has started, and wait for it.
+  template <class Begin>
+  Waited perform(Milliseconds timeout, Begin begin) {
+    const Deadline deadline{timeout};
+    Waited waited{true, false};
+    if (is_starting_) {
+      waited = wait(deadline);
+      is_starting_ = false;
+    }
+    if (waited.ok && !waited.timed_out) {
+      begin();
+      waited = wait(deadline);
+    }
+    return waited;
+  }
+
+  Outcome sent(Waited waited) {
+    if (!waited.timed_out) return Outcome::Message;
+    finish();
+    return Outcome::Silence;
+  }
 
   /// Wait for the operation that is under way. If it takes too long, cancel the RPC, which ends it.
   Waited wait(const Deadline& deadline) {
@@ -107,8 +132,8 @@ class Rpc::State {
 };
 
 Rpc::Rpc(const Connection& connection, CallControl& control, const Deadline& until, const std::string& name,
-         std::string request)
-    : state_(std::make_unique<State>(connection, control, until, name, std::move(request))) {}
+         std::string request, bool stays_open)
+    : state_(std::make_unique<State>(connection, control, until, name, std::move(request), stays_open)) {}
 
 Rpc::~Rpc() = default;
 
@@ -135,6 +160,12 @@ Rpc::Outcome Rpc::read(std::string& response, Milliseconds timeout) {
   }
   return outcome;
 }
+
+Rpc::Outcome Rpc::send(std::string request, Milliseconds timeout) {
+  return state_->send(buffer_of(std::move(request)), timeout);
+}
+
+Rpc::Outcome Rpc::end_requests(Milliseconds timeout) { return state_->end_requests(timeout); }
 
 bool Rpc::is_ok() const { return state_->status().ok(); }
 

@@ -30,8 +30,9 @@ class Rpc {
   /// @param until when the RPC has to be over.
   /// @param name the name of the RPC, such as `ObtainSamples`.
   /// @param request the serialized request.
+  /// @param stays_open whether send() and end_requests() follow.
   Rpc(const Connection& connection, CallControl& control, const Deadline& until, const std::string& name,
-      std::string request);
+      std::string request, bool stays_open = false);
   Rpc(const Rpc&) = delete;
   Rpc& operator=(const Rpc&) = delete;
   /// Cancel the RPC, unless it is over.
@@ -43,6 +44,12 @@ class Rpc {
   Outcome read(google::protobuf::MessageLite& response, Milliseconds timeout);
   /// Read the next response as it was serialized, in the same way.
   Outcome read(std::string& response, Milliseconds timeout);
+
+  /// Send another request, or cancel the RPC because the server takes none within a time. Of an RPC that has failed,
+  /// the next read says so.
+  Outcome send(std::string request, Milliseconds timeout);
+  /// Close the client's side of the RPC, in the same way.
+  Outcome end_requests(Milliseconds timeout);
 
   /// Return whether the RPC has ended well, after its end.
   bool is_ok() const;

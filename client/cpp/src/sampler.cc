@@ -8,6 +8,7 @@
 #include "failures.h"
 #include "records.h"
 #include "sampling_calls.h"
+#include "session_state.h"
 #include "tensors.h"
 
 namespace rollserve {
@@ -181,6 +182,13 @@ PopulationEvaluation Sampler::evaluate_population(const Parameters& parameters, 
   *request.mutable_options() = internal::message_of(options);
   connection_->own_versions().expect_in(*request.mutable_options());
   return internal::evaluate_population(*connection_, request, internal::limits_of(*connection_, options), options);
+}
+
+Session Sampler::drive(const DriveOptions& options) {
+  v1::DriveSpec spec = internal::message_of(options, connection_->config());
+  connection_->own_versions().expect_in(*spec.mutable_options());
+  spec.mutable_options()->clear_expected_policy_version();  // no agent of the sampler acts
+  return Session(std::make_unique<internal::SessionState>(connection_, std::move(spec), options));
 }
 
 Status Sampler::status(const CallOptions& options) {

@@ -147,6 +147,25 @@ grpc::Status ScriptedServer::Evaluate(grpc::ServerContext* context, const v1::Ev
   return call.end ? call.end(*context) : grpc::Status::OK;
 }
 
+grpc::Status ScriptedServer::DriveEnvironments(
+    grpc::ServerContext* context,
+    grpc::ServerReaderWriter<v1::DriveEnvironmentsResponse, v1::DriveEnvironmentsRequest>* stream) {
+  const auto answer = [&](const v1::DriveEnvironmentsRequest* request) {
+    SessionAnswer each = session(request);
+    for (const auto& response : each.responses) stream->Write(response);
+    return each.end;
+  };
+  for (v1::DriveEnvironmentsRequest request; stream->Read(&request);) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      driven.push_back(request);
+    }
+    if (const auto end = answer(&request)) return end(*context);
+  }
+  const auto end = answer(nullptr);
+  return end ? end(*context) : grpc::Status::OK;
+}
+
 std::function<grpc::Status(grpc::ServerContext&)> failure(grpc::StatusCode code, const std::string& reason,
                                                           const std::string& field) {
   return [=](grpc::ServerContext& context) {

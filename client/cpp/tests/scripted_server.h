@@ -23,6 +23,12 @@ struct Scripted {
   std::function<grpc::Status(grpc::ServerContext&)> end;  // status OK without it
 };
 
+/// What a scripted server sends for a request of a session, and how the session ends, if it does.
+struct SessionAnswer {
+  std::vector<v1::DriveEnvironmentsResponse> responses;
+  std::function<grpc::Status(grpc::ServerContext&)> end;
+};
+
 /// A server on a real connection whose streams send what the test says, one Scripted for each call.
 class ScriptedServer final : public v1::SamplerService::Service {
  public:
@@ -54,7 +60,12 @@ class ScriptedServer final : public v1::SamplerService::Service {
                           v1::GetSamplerResponse* response) override;
   grpc::Status Evaluate(grpc::ServerContext* context, const v1::EvaluateRequest* request,
                         grpc::ServerWriter<v1::EvaluateResponse>* writer) override;
+  grpc::Status DriveEnvironments(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::DriveEnvironmentsResponse, v1::DriveEnvironmentsRequest>* stream) override;
 
+  /// The answers to each request of a session, and to the end of its requests, which is nullptr.
+  std::function<SessionAnswer(const v1::DriveEnvironmentsRequest*)> session;
   /// How GetSampler ends instead of with an answer; to be set between calls.
   std::function<grpc::Status(grpc::ServerContext&)> unary;
 
@@ -65,6 +76,7 @@ class ScriptedServer final : public v1::SamplerService::Service {
   std::vector<v1::UpdateEnvRequest> envs;
   std::vector<v1::CallEnvironmentsRequest> env_calls;
   std::vector<v1::EvaluateRequest> evaluations;
+  std::vector<v1::DriveEnvironmentsRequest> driven;
   std::vector<std::multimap<std::string, std::string>> metadata;
 
  private:

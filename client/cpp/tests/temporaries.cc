@@ -14,7 +14,7 @@ T temporary(T& object);
 #define REFER(expression) static_cast<void>((expression));
 
 void refer([[maybe_unused]] rollserve::Array& array, [[maybe_unused]] rollserve::Columns& columns,
-           [[maybe_unused]] rollserve::EpisodeBatch& batch, [[maybe_unused]] rollserve::Stream& stream,
-           [[maybe_unused]] rollserve::Stream::Iterator& position) {
+           [[maybe_unused]] rollserve::EpisodeBatch& batch, [[maybe_unused]] rollserve::Session& session,
+           [[maybe_unused]] rollserve::Stream& stream, [[maybe_unused]] rollserve::Stream::Iterator& position) {
 #include "temporaries.inc"
 }

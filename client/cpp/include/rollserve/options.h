@@ -139,6 +139,22 @@ struct EvaluationOptions {
   std::optional<Cancellation> cancellation;  ///< What ends the call from other threads.
 };
 
+/// Options of sessions. The comments on DriveSpec in sampler_service.proto say more.
+struct DriveOptions {
+  std::optional<std::uint64_t> seed;  ///< The root seed of the episodes; by default, they are new ones.
+  /// The number of steps of each row in a recorded fragment. After a loss, a worker makes at most so many steps again.
+  std::int64_t fragment_length = 128;
+  std::optional<std::int64_t> max_episode_length;  ///< The number of steps after which an episode is truncated.
+  /// An example of each info that comes with a row's actions, for `agent_infos` of the recorded batches, such as
+  /// `{{"log_prob", Array::scalar(0.0f)}}`.
+  Columns agent_infos;
+  bool infos = false;                                ///< Whether each step has the environments' infos.
+  bool record = true;                                ///< Whether the steps are recorded, for Session::batch().
+  std::optional<std::int64_t> env_version;           ///< The version of the environment; the current one by default.
+  std::optional<std::chrono::milliseconds> timeout;  ///< The time without progress; by default Config::timeout.
+  std::optional<Cancellation> cancellation;          ///< What ends the session from other threads.
+};
+
 /// Options of calls with a single answer.
 struct CallOptions {
   std::optional<std::chrono::milliseconds> timeout;  ///< The time that the call may take; by default Config::timeout.

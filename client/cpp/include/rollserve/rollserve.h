@@ -17,6 +17,7 @@
 #include "rollserve/policies.h"
 #include "rollserve/reasons.h"
 #include "rollserve/sampler.h"
+#include "rollserve/session.h"
 #include "rollserve/spaces.h"
 #include "rollserve/status.h"
 #include "rollserve/stream.h"

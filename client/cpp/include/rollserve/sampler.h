@@ -13,6 +13,7 @@
 #include "rollserve/evaluation.h"
 #include "rollserve/multi_agent_sampler.h"
 #include "rollserve/options.h"
+#include "rollserve/session.h"
 #include "rollserve/status.h"
 #include "rollserve/stream.h"
 
@@ -114,6 +115,12 @@ class Sampler {
   /// @param options options of the call.
   PopulationEvaluation evaluate_population(const Parameters& parameters, std::uint32_t num_episodes,
                                            const EvaluationOptions& options = {});
+
+  /// Begin to act in all rows of the sampler's environments from here, step by step, in place of its agent.
+  ///
+  /// The same seed and the same actions give the same episodes, with any number of workers and after any crash. The
+  /// token needs the scope `drive`.
+  Session drive(const DriveOptions& options = {});
 
   /// Return the state of the sampler and of its workers, and its counters.
   Status status(const CallOptions& options = {});
