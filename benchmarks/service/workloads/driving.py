@@ -127,16 +127,16 @@ class _Measurement:
             self._latencies["async"] += self.peer.ask("drive", num_steps=num_steps)["latencies"]
 
     def figures(self) -> dict[str, float]:
-        """Return the figures of all turns."""
+        """Return the figures of all turns. Ratios are those of medians: single steps can take very long."""
         measured = {name: latency_figures(latencies) for name, latencies in self._latencies.items()}
         plain = measured.pop("plain")
         figures = {**plain, "steps_per_second": plain["calls_per_second"] * self.num_rows}
         for name, other in measured.items():
             figures |= {f"{name}_{figure}": value for figure, value in other.items()}
         figures["ratio_to_echo"] = figures["echo_p50_seconds"] / plain["p50_seconds"]
-        figures["secured_ratio_to_plain"] = figures["secured_calls_per_second"] / plain["calls_per_second"]
+        figures["secured_ratio_to_plain"] = plain["p50_seconds"] / figures["secured_p50_seconds"]
         if self.peer is not None:
-            figures["ratio_to_async"] = plain["calls_per_second"] / figures["async_calls_per_second"]
+            figures["ratio_to_async"] = figures["async_p50_seconds"] / plain["p50_seconds"]
         cost = {
             name: (sum if name.endswith("_cpu_seconds") else max)(each[name] for each in self._costs)
             for name in self._costs[0]

@@ -171,8 +171,8 @@ _FORBIDDEN_CODE = frozenset(
 )
 
 ATTACKS: Sequence[Attack] = (
-    # On a busy machine, an environment is still tried when the tenant's time for it ends.
-    Attack("large environment", frozenset({"ENVIRONMENTS_TOO_LARGE", "NO_PROGRESS"}), _large),
+    # On a busy machine, an environment is still tried when the tenant's time for it ends, or refused as too slow.
+    Attack("large environment", frozenset({"ENVIRONMENTS_TOO_LARGE", "ENV_REFUSED", "NO_PROGRESS"}), _large),
     Attack("native arguments", frozenset({"INVALID_VALUE", "ENV_NOT_FOUND", "NO_PROGRESS"}), _native),
     Attack("hanging arguments", frozenset({"INVALID_VALUE", "ENV_NOT_FOUND", "NO_PROGRESS"}), _hanging, hangs=True),
     Attack("forbidden code", _FORBIDDEN_CODE | {"NO_PROGRESS"}, _forbidden),
