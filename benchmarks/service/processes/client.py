@@ -154,8 +154,8 @@ class _Client:
         """Time the steps of a session that records nothing, after some that warm up.
 
         Returns:
-            The latencies of steps; the number of steps in the account, and of those that were made in each row; and the
-            bytes of actions, and of what a step shows.
+            The latencies of steps; the numbers of steps in the account and in each row; and the bytes of actions and
+            of what a step shows.
         """
         with self._sampler.drive(record=False) as session:
             step, actions = session.observe(), _random_actions(session, np.random.default_rng(0))

@@ -127,7 +127,7 @@ class _Measurement:
             self._latencies["async"] += self.peer.ask("drive", num_steps=num_steps)["latencies"]
 
     def figures(self) -> dict[str, float]:
-        """Return the figures of all turns. Ratios are those of medians: single steps can take very long."""
+        """Return the figures of all turns. Ratios compare medians: single steps can take very long."""
         measured = {name: latency_figures(latencies) for name, latencies in self._latencies.items()}
         plain = measured.pop("plain")
         figures = {**plain, "steps_per_second": plain["calls_per_second"] * self.num_rows}
