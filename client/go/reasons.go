@@ -65,6 +65,10 @@ const (
 	// The sampler was deleted by a client.
 	// Status: NOT_FOUND.
 	ReasonSamplerDeleted Reason = "SAMPLER_DELETED"
+	// ReasonSessionNotFound:
+	// The server has no session of that token: it has ended, its lease is over, or the gateway was replaced.
+	// Status: NOT_FOUND.
+	ReasonSessionNotFound Reason = "SESSION_NOT_FOUND"
 	// ReasonModuleNotAllowed:
 	// The operator does not allow environments and wrappers of that module (`--allow-module`).
 	// Status: PERMISSION_DENIED.
@@ -125,6 +129,10 @@ const (
 	// The rows of a fragment call are not at the requested step, and cannot be brought there.
 	// Status: FAILED_PRECONDITION.
 	ReasonRowStepCount Reason = "ROW_STEP_COUNT"
+	// ReasonSessionTaken:
+	// The session goes on in another stream, which has taken it up.
+	// Status: FAILED_PRECONDITION.
+	ReasonSessionTaken Reason = "SESSION_TAKEN"
 	// ReasonWorkerCount:
 	// The number of workers is not the expected one.
 	// Status: FAILED_PRECONDITION.

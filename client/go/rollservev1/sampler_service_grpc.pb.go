@@ -116,8 +116,8 @@ type SamplerServiceClient interface {
 	// whose episode ends is reset in the same step.
 	//
 	// What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
-	// round, then its StreamRound. Closing the requests ends the session: the fragments end with the last step, and the
-	// account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
+	// round, then its StreamRound. A SessionEnd ends the session, or closing the requests: the fragments end with the last
+	// step, and the account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
 	// same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
 	// is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
 	//
@@ -126,7 +126,13 @@ type SamplerServiceClient interface {
 	// `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
 	// (WORKER_COUNT), with the end of its present fragments.
 	//
-	// Reasons: as for ObtainSamples.
+	// With `min_ready_row_count`, rows do not wait for each other: a DrivenStep shows those that are ready, and actions
+	// come for any rows that were shown.
+	//
+	// With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
+	// DriveResumption as the first message of another stream.
+	//
+	// Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN.
 	DriveEnvironments(ctx context.Context, opts ...grpc.CallOption) (SamplerService_DriveEnvironmentsClient, error)
 	// Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8
 	// responses (2 per connection) that clients have not read yet; further calls wait.
@@ -898,8 +904,8 @@ type SamplerServiceServer interface {
 	// whose episode ends is reset in the same step.
 	//
 	// What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
-	// round, then its StreamRound. Closing the requests ends the session: the fragments end with the last step, and the
-	// account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
+	// round, then its StreamRound. A SessionEnd ends the session, or closing the requests: the fragments end with the last
+	// step, and the account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
 	// same seed and the same actions give the same episodes, with any number of workers and after any crash: a worker that
 	// is lost is replaced, and the recorded actions bring its rows back to the step that the client is at.
 	//
@@ -908,7 +914,13 @@ type SamplerServiceServer interface {
 	// `--client-stall-seconds`; then it ends with CLIENT_STALLED. ResizePool ends it with FAILED_PRECONDITION
 	// (WORKER_COUNT), with the end of its present fragments.
 	//
-	// Reasons: as for ObtainSamples.
+	// With `min_ready_row_count`, rows do not wait for each other: a DrivenStep shows those that are ready, and actions
+	// come for any rows that were shown.
+	//
+	// With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
+	// DriveResumption as the first message of another stream.
+	//
+	// Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN.
 	DriveEnvironments(SamplerService_DriveEnvironmentsServer) error
 	// Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8
 	// responses (2 per connection) that clients have not read yet; further calls wait.

@@ -66,6 +66,10 @@ inline constexpr const char* LEASE_EXPIRED = "LEASE_EXPIRED";
 /// Status: NOT_FOUND.
 inline constexpr const char* SAMPLER_DELETED = "SAMPLER_DELETED";
 
+/// The server has no session of that token: it has ended, its lease is over, or the gateway was replaced.
+/// Status: NOT_FOUND.
+inline constexpr const char* SESSION_NOT_FOUND = "SESSION_NOT_FOUND";
+
 /// The operator does not allow environments and wrappers of that module (`--allow-module`).
 /// Status: PERMISSION_DENIED.
 inline constexpr const char* MODULE_NOT_ALLOWED = "MODULE_NOT_ALLOWED";
@@ -125,6 +129,10 @@ inline constexpr const char* SAMPLER_RUN = "SAMPLER_RUN";
 /// The rows of a fragment call are not at the requested step, and cannot be brought there.
 /// Status: FAILED_PRECONDITION.
 inline constexpr const char* ROW_STEP_COUNT = "ROW_STEP_COUNT";
+
+/// The session goes on in another stream, which has taken it up.
+/// Status: FAILED_PRECONDITION.
+inline constexpr const char* SESSION_TAKEN = "SESSION_TAKEN";
 
 /// The number of workers is not the expected one.
 /// Status: FAILED_PRECONDITION.

@@ -99,6 +99,12 @@ public enum Reason {
     SAMPLER_DELETED,
 
     /**
+     * The server has no session of that token: it has ended, its lease is over, or the gateway was replaced.
+     * Status: {@code NOT_FOUND}.
+     */
+    SESSION_NOT_FOUND,
+
+    /**
      * The operator does not allow environments and wrappers of that module ({@code --allow-module}).
      * Status: {@code PERMISSION_DENIED}.
      */
@@ -187,6 +193,12 @@ public enum Reason {
      * Status: {@code FAILED_PRECONDITION}.
      */
     ROW_STEP_COUNT,
+
+    /**
+     * The session goes on in another stream, which has taken it up.
+     * Status: {@code FAILED_PRECONDITION}.
+     */
+    SESSION_TAKEN,
 
     /**
      * The number of workers is not the expected one.
