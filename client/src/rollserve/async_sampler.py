@@ -864,7 +864,7 @@ class AsyncSampler(
             timeout: as of `drive`.
 
         Raises:
-            NotFoundError: from the session's methods: it has ended, or belongs to another client.
+            InvalidArgumentError: from the session's methods: it has ended, or belongs to another client.
         """
         first = pb.DriveEnvironmentsRequest(resumption=pb.DriveResumption(sampler=self._name, token=token))
         return self._session(first, agent_infos or {}, timeout, record=record, min_ready=min_ready or 0)
