@@ -10,6 +10,7 @@ import os
 import queue
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -523,6 +524,13 @@ def test_parallel_env_begins_with_a_reset(row: Sampler) -> None:
         raises(rollserve.PreconditionError, field="step"),
     ):
         env.step({})
+
+
+@pytest.mark.parametrize("method", ["parallel_env", "aec_env"])
+def test_missing_pettingzoo_is_named(many: Sampler, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)  # as if it were not installed
+    with pytest.raises(ImportError, match=r"rollserve\[pettingzoo\]"):
+        getattr(many, method)()
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
