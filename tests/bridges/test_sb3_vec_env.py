@@ -122,12 +122,13 @@ def test_pickled_env_begins_a_session_of_its_own(cartpole: rollserve.Sampler[Any
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_sac_learns_pendulum(cartpole: rollserve.Sampler[Any]) -> None:
     cartpole.update_env(rollserve.EnvSpec("Pendulum-v1", vectorization="rows", num_rows=4))
     env = cartpole.sb3_vec_env(seed=1)
-    options: dict[str, Any] = {"learning_rate": 3e-3, "gradient_steps": 4, "learning_starts": 400}
+    options: dict[str, Any] = {"learning_rate": 1e-3, "gradient_steps": 8, "learning_starts": 400}
     model = SAC("MlpPolicy", env, policy_kwargs={"net_arch": [64, 64]}, seed=0, device="cpu", **options)
-    model.learn(8_000)
+    model.learn(6_400)
     returns = [episode["r"] for episode in model.ep_info_buffer]
     assert np.mean(returns[-8:]) > -500 > -800 > np.mean(returns[:8])  # random ones have -1,200
     env.close()
