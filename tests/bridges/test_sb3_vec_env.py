@@ -84,7 +84,7 @@ def test_seed_counts_for_the_next_reset(cartpole: rollserve.Sampler[Any]) -> Non
 def test_example_of_the_page_runs(light_server: LocalServer, cartpole: rollserve.Sampler[Any]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "gymnasium.md").read_text()
     (example,) = re.findall(r"<!-- Stable-Baselines3 -->\n```python\n(.*?)```", page, re.DOTALL)
-    exec(example.replace("127.0.0.1:50051", light_server.address).replace("10_000", "1_000"), {})
+    exec(example.replace("127.0.0.1:50051", light_server.address).replace("30_000", "1_000"), {})
 
 
 def test_learners_and_wrappers_work(cartpole: rollserve.Sampler[Any]) -> None:
