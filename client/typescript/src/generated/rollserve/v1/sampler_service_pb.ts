@@ -4032,6 +4032,9 @@ export const SamplerService: GenService<{
    * sends the actions of a step, and the server answers with what followed and the next observations. An environment
    * whose episode ends is reset in the same step.
    *
+   * In an environment with many agents, the client acts for all of them, or for those that the spec names; the sampler's
+   * policies act for the others.
+   *
    * What the client does is recorded as fragments, round by round, as StreamSamples delivers them: the batches of a
    * round, then its StreamRound. A SessionEnd ends the session, or closing the requests: the fragments end with the last
    * step, and the account comes. The environments' seeds are those of StreamSamples for fragments with the same options, so that the
