@@ -172,6 +172,15 @@ def test_agent_makes_the_same_episodes_outside_as_inside(sampler: rollserve.Samp
     assert equal(without_spaces(outside), dataclasses.replace(without_spaces(inside), **agents_own))
 
 
+def test_step_that_kills_its_worker_each_time_ends_the_session(ray_server: LocalServer) -> None:
+    with rollserve.connect(ray_server.address) as sampler:
+        sampler.update_env(rollserve.EnvSpec("sample_envs:Deadly", {"num_steps": 60}, vectorization="rows", num_rows=1))
+        with raises(rollserve.UnavailableError, reason="WORKER_LOST_AGAIN"), sampler.drive() as session:
+            for number in range(60):
+                assert session.observe().number == number
+                session.step(np.zeros(session.num_rows, np.int64))
+
+
 @pytest.mark.parametrize(
     ("actions", "field"),
     [

@@ -42,10 +42,10 @@ class DrivenCall(FragmentCall):
         """Set who gets to know of the steps, before the call starts."""
         num_workers = len(self._workers)
         self.show, self.continues = show, continues
-        # For each worker: the actions of its steps; how many of them its rows have got since they were made; and the
-        # last step that it has shown, also since then.
+        # For each worker: the actions of its steps; how many of them its rows have got since they were made; the last
+        # step that it has shown, also since then; and the last one that it has shown at all.
         self._actions: list[list[DrivenActions]] = [[] for _ in range(num_workers)]
-        self._num_sent, self._num_shown = [0] * num_workers, [-1] * num_workers
+        self._num_sent, self._num_shown, self._furthest = [0] * num_workers, [-1] * num_workers, [0] * num_workers
         self._has_ended = False
 
     @property
@@ -151,6 +151,7 @@ class DrivenCall(FragmentCall):
             return
         has_news = self._num_shown[worker] < report.driven.step
         self._num_shown[worker] = report.driven.step
+        self._furthest[worker] = max(report.driven.step, self._furthest[worker])
         if has_news and self._has_shown_all(worker):
             self.show(worker, report.driven)
 
@@ -160,6 +161,12 @@ class DrivenCall(FragmentCall):
         super()._restart(state, reason)
         if self._has_ended:
             state.num_row_steps = len(self._actions[state.index])
+
+    @override
+    def _num_made_before_loss(self, state: FragmentWorker) -> int:
+        # Where it makes its steps again, all actions are one order, and it is lost before it reports any of them.
+        state.num_steps_per_report = 0
+        return self._furthest[state.index] * state.num_rows
 
     @override
     def _wakes(self, report: FragmentReport) -> bool:

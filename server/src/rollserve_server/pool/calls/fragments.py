@@ -388,11 +388,16 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         if not self._has_other_cause(error):
             # Memory grows over many steps, until somebody looks: no single one of them is the cause.
             is_memory = error.reason == Reason.WORKER_OUT_OF_MEMORY
-            state.losses.append(max((state.num_made, *state.losses)) if is_memory else state.num_made)
+            num_made = self._num_made_before_loss(state)
+            state.losses.append(max((num_made, *state.losses)) if is_memory else num_made)
         self._restart(state, error.reason.lower())
         if (num_losses := state.num_losses_at_one_step) > self._settings.unit_retries:
             text = f"{error.text}; {num_losses - 1} workers were lost with the same rows before"
             raise self._convicted(error.again(text))
+
+    def _num_made_before_loss(self, state: FragmentWorker) -> int:
+        """Return how many steps a worker had made that is lost, as far as that is known."""
+        return state.num_made
 
     async def _next_delivery(self) -> Delivery | None:
         state = self._workers[self._next_worker]
