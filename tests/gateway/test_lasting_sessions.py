@@ -207,6 +207,39 @@ def test_session_goes_on_after_its_connection_is_cut(
     assert equal(its_batch, batch)
 
 
+@pytest.mark.parametrize("agents", [(), ("player_1",)], ids=["all", "one"])
+def test_session_with_many_agents_goes_on_after_its_connection_is_cut(
+    thread_sampler: rollserve.Sampler[Any], thread_server: LocalServer, agents: tuple[str, ...]
+) -> None:
+    mask = rollserve.ActionMask(observation="action_mask")
+    thread_sampler.update_env(rollserve.EnvSpec("classic/connect_four-v3", multi_agent="aec"))
+    thread_sampler.update_agent(rollserve.Policies({"random": rollserve.RandomAgent(mask)}, {"*": "random"}))
+
+    def driven(sampler: rollserve.Sampler[Any], **options: Any) -> tuple[list[Any], rollserve.MultiAgentBatch]:
+        session: Any
+        with sampler.multi_agent.drive(seed=3, agents=agents, fragment_length=16, **options) as session:
+            step = session.observe()
+            shown = []
+            while step.number < NUM_STEPS:
+                masks = {agent: turns.observations["action_mask"] for agent, turns in step.turns.items()}
+                shown.append((step.number, {agent: mask.tobytes() for agent, mask in masks.items()}))
+                step = session.step({agent: mask.argmax(axis=1) for agent, mask in masks.items()})
+            return shown, session.batch()
+
+    shown, batch = driven(thread_sampler)
+    with (
+        cutting_proxy(thread_server.address, num_cuts=12, max_bytes=9000, seed=3) as proxy,
+        rollserve.connect(proxy.address, timeout=20) as sampler,
+    ):
+        sampler.status()
+        again, its_batch = driven(sampler, lease_seconds=30)
+        assert proxy.num_cuts >= 4
+    assert again == shown
+    assert its_batch.num_steps == batch.num_steps
+    for name, part in batch.by_policy().items():
+        assert equal(without_spaces(its_batch.by_policy()[name]), without_spaces(part))
+
+
 def test_session_belongs_to_its_last_stream(cartpole: rollserve.Sampler[Any]) -> None:
     with cartpole.drive(lease_seconds=30) as session:
         session.observe()

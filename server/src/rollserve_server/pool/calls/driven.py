@@ -146,6 +146,7 @@ class DrivenCall(FragmentCall):
     @override
     def _take_report(self, worker: int, sent: InFlight[FragmentOrder, FragmentReport], report: FragmentReport) -> None:
         super()._take_report(worker, sent, report)
+        self._workers[worker].num_steps_per_report = 0  # where a worker was lost is known to the step
         self._check_restored(self._workers[worker])
         if report.driven is None or self._workers[worker].location is None:
             return
@@ -165,7 +166,6 @@ class DrivenCall(FragmentCall):
     @override
     def _num_made_before_loss(self, state: FragmentWorker) -> int:
         # Where it makes its steps again, all actions are one order, and it is lost before it reports any of them.
-        state.num_steps_per_report = 0
         return self._furthest[state.index] * state.num_rows
 
     @override

@@ -124,7 +124,6 @@ class Drive:
         # it has arrived.
         self._ready: deque[Beginning | DrivenStep | Delivery | StreamRound | Progress] = deque()
         self._sent: deque[tuple[int, Delivery | StreamRound]] = deque()
-        self._num_sent_rounds = 0
         self._changed = asyncio.Event()
         self._wants_end_of_fragment = self._wants_end = self._is_over = False
         self._failure: BaseException | None = None
