@@ -42,7 +42,7 @@ from sample_envs.native import (
 )
 from sample_envs.pictures import PictureRows, Pictures
 from sample_envs.rendered import Rendered
-from sample_envs.slow import Busy, Hanging, Slow, SlowInPlaces, SlowToMake, Watched
+from sample_envs.slow import Busy, Hanging, Meeting, Slow, SlowInPlaces, SlowToMake, Watched
 from sample_envs.spaces import (
     Assorted,
     Big,
@@ -102,6 +102,7 @@ __all__ = [
     "MaskedParts",
     "MaskedPartsRows",
     "MaskedRows",
+    "Meeting",
     "Misfit",
     "Nested",
     "NoNumberRows",

@@ -146,6 +146,30 @@ class Hanging(gymnasium.Env[np.ndarray, int]):
         return self.np_random.random(1) + action, float(action), self._steps_left == 0, False, {}
 
 
+class Meeting(gymnasium.Env[np.ndarray, int]):
+    """Waits in resets and steps for three others, in threads of rows, except when it is tried; rewards say whether."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    _meeting = threading.Barrier(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._met, self._num_steps = self._meet(), 0
+        return self.np_random.uniform(-1, 1, 1).astype(np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._num_steps += 1
+        met = self._meet() and self._met
+        return self.np_random.uniform(-1, 1, 1).astype(np.float32), float(met), self._num_steps == 5, False, {}
+
+    def _meet(self) -> bool:
+        if in_probe() or not threading.current_thread().name.startswith("row"):
+            return False
+        self._meeting.wait(20)
+        return True
+
+
 class SlowToMake(Slow):
     """Takes its time to be made, or to be closed."""
 

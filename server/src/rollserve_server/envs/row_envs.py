@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,13 +89,16 @@ class RowEnvs:
     environment_actions: Sequence[np.ndarray]
     _transforms: _RowTransforms | None
 
-    def __init__(self, specs: WorkerSpecs, num_rows: int, callbacks: Sequence[str] = ()) -> None:
+    def __init__(
+        self, specs: WorkerSpecs, num_rows: int, callbacks: Sequence[str] = (), *, has_threads: bool = False
+    ) -> None:
         """Make the environments.
 
         Args:
             specs: environments: the same for all rows, or one for each.
             num_rows: M.
             callbacks: names of callbacks.
+            has_threads: whether rows step, and are reset, at the same time, each in a thread.
 
         Raises:
             NotFoundError, InvalidValueError: an environment cannot be made, see `make_env`; spaces differ; or a
@@ -104,6 +108,8 @@ class RowEnvs:
         self.num_rows = num_rows
         self._specs = specs_of_rows(specs, num_rows)
         self._broken: set[int] = set()
+        self._threads = ThreadPoolExecutor(num_rows, "row") if has_threads else None
+        self._resets: dict[int, tuple[int, Future[Any]]] = {}  # that have begun: seed and result by row
         self.failures: list[EnvFailedError] = []
         self.traces: Traces = {}
         self._activity = current_activity()
@@ -207,6 +213,12 @@ class RowEnvs:
         except BaseException as error:
             raise self._failure("an episode", 0, error) from error
 
+    def begin_resets(self, seeds: Mapping[int, int]) -> None:
+        """Begin resets with these seeds, by row, if rows have threads; `reset` waits for them."""
+        if self._threads is not None:
+            for row in seeds.keys() - self._broken:
+                self._resets[row] = seeds[row], self._threads.submit(self._reset, row, seeds[row])
+
     def reset(self, row: int, seed: int) -> Mapping[str, Any]:
         """Begin an episode in a row, and return the environment's infos.
 
@@ -218,10 +230,9 @@ class RowEnvs:
             if row in self._broken:
                 self._remake(row)
             self._activity.begin(Phase.RESET, row)
-            # Copy the options, because environments may change their arguments.
-            reset_options = self._specs[row].reset_options
-            options = copy.deepcopy(dict(reset_options)) if reset_options else None
-            observation, info = parts_of_reset(self._envs[row].reset(seed=seed, options=options))
+            begun_seed, begun = self._resets.pop(row, (seed, None))
+            outcome = self._reset(row, seed) if begun is None else begun.result()
+            observation, info = parts_of_reset(outcome if begun_seed == seed else self._reset(row, seed))
             self._results.store_observation(row, observation)
             if self.checks_observations:
                 check_observations(self.raw_observation_leaves, self._results.observations, (row,))
@@ -264,19 +275,28 @@ class RowEnvs:
 
     def close(self) -> None:
         """Close the environments."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
         for row, env in enumerate(self._envs):
             if row not in self._broken:
                 close_env(env)
 
+    def _reset(self, row: int, seed: int) -> Any:
+        # Copy the options, because environments may change their arguments.
+        reset_options = self._specs[row].reset_options
+        options = copy.deepcopy(dict(reset_options)) if reset_options else None
+        return self._envs[row].reset(seed=seed, options=options)
+
     def _step_each(self, rows: Sequence[int], row_actions: Sequence[Any]) -> _RowInfos:
         """Step rows and store their results; return infos as `step` does."""
-        envs, activity, take = self._envs, self._activity, self._results.take
+        envs, activity, take, threads = self._envs, self._activity, self._results.take, self._threads
         infos: _RowInfos = []
         activity.begin(Phase.STEP)
+        begun = threads and {row: threads.submit(envs[row].step, row_actions[row]) for row in rows}
         for row in rows:
             activity.row = row
             try:
-                info = take(row, envs[row].step(row_actions[row]))
+                info = take(row, begun[row].result() if begun else envs[row].step(row_actions[row]))
                 if info:
                     infos.append((row, info))
             except BaseException as error:

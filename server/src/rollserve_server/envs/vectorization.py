@@ -73,7 +73,7 @@ def make_rows(
     """
     if isinstance(specs, RowSpecs):
         _check_row_specs(specs)
-        return _make_one_by_one(specs, len(specs.specs), free, settings.callbacks)
+        return _make_one_by_one(specs, len(specs.specs), free, settings)
     if specs.multi_agent is not None:
         return ManyEnvs(specs, specs.num_rows or settings.rows, settings.callbacks)
     _check_no_global_state(specs)
@@ -92,7 +92,7 @@ def make_rows(
             if is_open:
                 _check_choice(specs, envs)
             return envs
-    return _make_one_by_one(specs, specs.num_rows or settings.rows, free, settings.callbacks)
+    return _make_one_by_one(specs, specs.num_rows or settings.rows, free, settings)
 
 
 def episodes_per_row(specs: WorkerSpecs, settings: RowSettings, num_rows: int) -> int:
@@ -109,8 +109,10 @@ def episodes_per_row(specs: WorkerSpecs, settings: RowSettings, num_rows: int) -
     return num_episodes
 
 
-def _make_one_by_one(specs: WorkerSpecs, num_rows: int, free: FreeRows | None, callbacks: Sequence[str]) -> RowEnvs:
-    return _changed(RowEnvs, specs, num_rows, free) or RowEnvs(specs, num_rows, callbacks)
+def _make_one_by_one(specs: WorkerSpecs, num_rows: int, free: FreeRows | None, settings: RowSettings) -> RowEnvs:
+    return _changed(RowEnvs, specs, num_rows, free) or RowEnvs(
+        specs, num_rows, settings.callbacks, has_threads=settings.row_threads
+    )
 
 
 def _check_choice(spec: EnvSpec, envs: VectorEnvs) -> None:

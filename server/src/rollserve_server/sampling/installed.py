@@ -231,7 +231,9 @@ class InstalledEnv:
                 del self.free[position]
                 return self._configured(free)
         num_rows, settings = self._num_rows, self._settings
-        make: Callable[[], RowEnvs | ManyEnvs] = functools.partial(RowEnvs, self._specs, num_rows, settings.callbacks)
+        make: Callable[[], RowEnvs | ManyEnvs] = functools.partial(
+            RowEnvs, self._specs, num_rows, settings.callbacks, has_threads=settings.row_threads
+        )
         if self._many_spec is not None:
             make = functools.partial(ManyEnvs, self._many_spec, num_rows, settings.callbacks)
         return self._configured(_make_again(make, settings.env_retries))

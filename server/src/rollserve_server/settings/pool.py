@@ -48,6 +48,12 @@ class RowSettings(Group):
     rows: int = Field(
         default=16, ge=1, le=4096, description="Number of rows of each worker, for a call, that are stepped one by one."
     )
+    row_threads: bool = Field(
+        default=False,
+        description="Whether rows that are stepped one by one step at the same time, each in a thread, as environments "
+        "need that wait in their steps: for a robot, another service, a language model. They have to be safe for "
+        "threads. Others get slower by it.",
+    )
     native_rows: int = Field(
         default=64,
         ge=1,

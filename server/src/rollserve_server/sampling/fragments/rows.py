@@ -87,9 +87,10 @@ class RowFragmentCollector(AgentFragmentCollector):
 
     @override
     def _begin_step(self) -> None:
-        for row, position in enumerate(self._positions):
-            if not (self._env_steps[row] or position.is_reset):
-                self._reset(row, position)
+        due = [row for row, its in enumerate(self._positions) if not (self._env_steps[row] or its.is_reset)]
+        self._envs.begin_resets({row: self._env_seed(self._positions[row].episode_index) for row in due})
+        for row in due:
+            self._reset(row, self._positions[row])
 
     @override
     def _make_step(self) -> None:
