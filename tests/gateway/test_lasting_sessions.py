@@ -207,6 +207,32 @@ def test_session_goes_on_after_its_connection_is_cut(
     assert equal(its_batch, batch)
 
 
+def test_account_is_kept_for_a_client_that_has_lost_it(cartpole: rollserve.Sampler[Any], server: LocalServer) -> None:
+    session = cartpole.drive(seed=5, lease_seconds=30)
+    session.step(np.zeros(8, np.int64))
+    spec = pb.DriveEnvironmentsRequest(resumption=pb.DriveResumption(token=session.token))
+    ending = pb.DriveEnvironmentsRequest(session_end=pb.SessionEnd())
+    for _ in range(2):  # this client never says that the account has arrived
+        with grpc.insecure_channel(server.address) as channel:
+            call = SamplerServiceStub(channel).DriveEnvironments(iter([spec, ending]))
+            kinds = [response.WhichOneof("content") for response in _up_to_account(call)]
+            call.cancel()
+        assert kinds[0] == "beginning"
+        assert kinds[-2:] == ["round", "account"]
+    with cartpole.resume_session(session.token) as other:
+        other.end()
+        assert other.batch().num_steps == 8
+    with raises(rollserve.InvalidArgumentError, reason="SESSION_NOT_FOUND"):
+        cartpole.resume_session(session.token).observe()
+
+
+def _up_to_account(call: Any) -> Any:
+    for response in call:
+        yield response
+        if response.WhichOneof("content") == "account":
+            return
+
+
 @pytest.mark.parametrize("agents", [(), ("player_1",)], ids=["all", "one"])
 def test_session_with_many_agents_goes_on_after_its_connection_is_cut(
     thread_sampler: rollserve.Sampler[Any], thread_server: LocalServer, agents: tuple[str, ...]

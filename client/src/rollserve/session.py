@@ -181,6 +181,9 @@ class Session(BaseSession[Batch, Step], Generic[Batch, Step]):
             self.close()
             raise self._interruptions.silence_error() from self._interruptions.last
         except grpc.RpcError as error:
+            if self._reader.has_ended:
+                self._has_ended = True
+                return
             seconds = self._pause(error)
             if seconds is None:
                 raise self._interruptions.final_error(error) from self._interruptions.cause_of(error)
@@ -190,8 +193,8 @@ class Session(BaseSession[Batch, Step], Generic[Batch, Step]):
             return
         if message is None:
             self._has_ended = True
-        else:
-            self._read(message)
+        elif (answer := self._read(message)) is not None:
+            self._requests.put_nowait(answer)
 
 
 def _all_of(requests: Queue[pb.DriveEnvironmentsRequest | None]) -> Iterator[pb.DriveEnvironmentsRequest]:

@@ -35,6 +35,7 @@ __all__ = ["FRAGMENT_END", "SESSION_END", "BaseSession", "SessionParts"]
 
 FRAGMENT_END = pb.DriveEnvironmentsRequest(fragment_end=pb.FragmentEnd())
 SESSION_END = pb.DriveEnvironmentsRequest(session_end=pb.SessionEnd())
+_CONFIRMATION = pb.DriveEnvironmentsRequest(session_end=pb.SessionEnd(has_account=True))
 _STEP = keys_of(pb.DriveEnvironmentsResponse.DESCRIPTOR)["step"]
 
 
@@ -147,8 +148,8 @@ class BaseSession(Generic[Batch, Step]):
         can_repeat = bool(self.token) and reason_of(error) is not Reason.CLIENT_STALLED
         return self._interruptions.pause(error, has_begun=has_begun, can_repeat=can_repeat)
 
-    def _read(self, message: Bytes) -> None:
-        """Read a message."""
+    def _read(self, message: Bytes) -> pb.DriveEnvironmentsRequest | None:
+        """Read a message; return the answer to it, if it needs one."""
         self._parts.contact.was_made = True
         if message and message[0] == _STEP:
             view = memoryview(message).cast("B").toreadonly()
@@ -161,12 +162,13 @@ class BaseSession(Generic[Batch, Step]):
             if step is not None:
                 self._unread.append(step)
             self._outstanding = [each for each in self._outstanding if not self._form.has_followed(each.actions)]
-            return
+            return None
         batch = self._reader.read(message)
         if batch is not None:
             self._batches.append(batch)
             self._form.record(batch.num_steps)
             self._wants_end_of_fragment = False
+        return _CONFIRMATION if self.token and self._reader.has_ended else None
 
     def _check_goes_on(self) -> None:
         """Raise PreconditionError if the session has ended."""

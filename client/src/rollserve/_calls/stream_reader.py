@@ -52,6 +52,11 @@ class BaseReader:
         self._ring: SharedRing | None = None
         self._spaces: tuple[Space, Space] | None = None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the account has arrived, which comes last."""
+        return self._account is not None
+
     def split(self, message: Bytes) -> Sequence[Bytes]:
         """Return the serialized responses of a message, in their order.
 
@@ -133,11 +138,6 @@ class StreamReader(BaseReader):
         self._num_rows = 0
         self.in_place = False
         self._held: SharedRing | None = None
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the account has arrived, which comes last."""
-        return self._account is not None
 
     def read(self, response: Bytes) -> AnyBatch | None:
         """Return the part of a serialized response's batch that was not received before, if there is any.

@@ -1995,9 +1995,17 @@ class SessionEnd(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    HAS_ACCOUNT_FIELD_NUMBER: builtins.int
+    has_account: builtins.bool
+    """Whether the account has arrived, with all that comes before it. Only with a lease: until the client says so, the
+    server keeps them, as long as the lease, for a client that has lost its connection.
+    """
     def __init__(
         self,
+        *,
+        has_account: builtins.bool = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["has_account", b"has_account"]) -> None: ...
 
 global___SessionEnd = SessionEnd
 

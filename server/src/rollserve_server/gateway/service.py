@@ -502,7 +502,7 @@ def _take_later(drive: Drive, data: bytes) -> None:
         case "fragment_end":
             drive.end_fragment()
         case "session_end":
-            drive.end()
+            drive.end(has_account=message.session_end.has_account)
         case got:
             expected = "actions, or the end of fragments or of the session, in each later message"
             raise InvalidValueError.of("content", expected=expected, got=got or "none")

@@ -50,9 +50,9 @@ class RowSettings(Group):
     )
     row_threads: bool = Field(
         default=False,
-        description="Whether rows that are stepped one by one step at the same time, each in a thread, as environments "
-        "need that wait in their steps: for a robot, another service, a language model. They have to be safe for "
-        "threads. Others get slower by it.",
+        description="Whether rows with one agent that are stepped one by one step at the same time, each in a thread, "
+        "as environments need that wait in their steps: for a robot, another service, a language model. They have to "
+        "be safe for threads. Others get slower by it.",
     )
     native_rows: int = Field(
         default=64,

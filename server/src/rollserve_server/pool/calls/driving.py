@@ -126,6 +126,7 @@ class Drive:
         self._sent: deque[tuple[int, Delivery | StreamRound]] = deque()
         self._changed = asyncio.Event()
         self._wants_end_of_fragment = self._wants_end = self._is_over = False
+        self._has_account = asyncio.Event()  # at the client
         self._failure: BaseException | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._lease_timer: asyncio.TimerHandle | None = None
@@ -159,9 +160,11 @@ class Drive:
         self._wants_end_of_fragment = True
         self._end_round_if_wanted()
 
-    def end(self) -> None:
-        """End the session with the last steps."""
+    def end(self, *, has_account: bool = False) -> None:
+        """End the session with the last steps; a client that `has_account` needs nothing more."""
         self._wants_end = True
+        if has_account:
+            self._has_account.set()
         self._end_round_if_wanted()
 
     def end_with_stream(self) -> None:
@@ -214,7 +217,11 @@ class Drive:
                     yield Progress(self.account.num_simulated_steps, num_rounds=self.account.num_rounds)
             self._parts.row_sequences.dropped.report(self.account)
             self.account.elapsed_seconds = time.monotonic() - self._began
+            await self._stack.aclose()
             yield self.account
+            if self.token:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._has_account.wait(), self._request.lease_seconds)
             is_complete = True
         except Exception:
             is_complete = stream == self._num_streams  # the client gets to know the error
@@ -267,7 +274,7 @@ class Drive:
             return
         self._sent += [(-1, item) for item in self._ready if isinstance(item, Delivery | StreamRound)]
         self._forget_sent(lambda _, item: item.round_number < num_rounds)
-        again = self._rows.awaited_again()
+        again = None if self._is_over else self._rows.awaited_again()
         recorded = (item for _, item in self._sent)
         self._ready = deque([self._beginning, *recorded, *([again] if again else [])])
         self._sent.clear()
