@@ -82,7 +82,7 @@ async def test_update_ends_when_an_environment_writes_to_the_connection_of_its_p
 
 @pytest.mark.parametrize("at", ["reset", "step"])
 async def test_update_refuses_an_environment_that_hangs(tmp_path: Path, at: str) -> None:
-    limits = {"step_seconds": 0.5, "reset_seconds": 1.0}
+    limits = {"step_seconds": 1.0, "reset_seconds": 4.0}  # which the start of a process has, too
     async with pool_of(InProcessBackend(), **ALLOWED, **limits) as pool:
         hanging = EnvSpec("sample_envs:Hanging", {"folder": str(tmp_path)})
         lay(tmp_path, f"probed {at}")

@@ -24,7 +24,7 @@ from rollserve_server.sampling import ORDERS_FORMAT, Worker, protocol
 from rollserve_server.settings import WorkerSettings
 from rollserve_wire import environments
 
-FORMATS = {1: "2d82a072c534210f"}
+FORMATS = {1: "ae193019fba515ea"}
 """Digests of what a server and its workers exchange, by the format of orders."""
 
 
