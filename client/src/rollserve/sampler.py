@@ -828,7 +828,7 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
             agent_infos=agent_infos or {},
             infos=infos,
             record=record,
-            min_ready=0 if min_ready is None else min_ready,
+            min_ready=min_ready,
             lease_seconds=lease_seconds,
             agents=agents,
             options=options,

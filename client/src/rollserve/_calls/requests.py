@@ -593,7 +593,7 @@ def drive_spec(
     agent_infos: Mapping[str, Any],
     infos: bool,
     record: bool,
-    min_ready: int,
+    min_ready: int | None,
     lease_seconds: float,
     agents: Sequence[str],
     options: SamplingOptions,

@@ -41,8 +41,6 @@ class SessionForm(ABC, Generic[Step]):
         num_unrecorded: number of steps that rows were asked to make, without those that rounds have brought.
     """
 
-    num_unrecorded: int
-
     def __init__(self, infos: Mapping[str, np.ndarray]) -> None:
         """Begin before the first step, given arrays (0, *I) of the infos that come with actions."""
         self.num_unrecorded = 0

@@ -564,13 +564,17 @@ class Pool:
                 raise NotFoundError(text, reason=Reason.SESSION_NOT_FOUND)
             return found
         self._parts.workers.check_enough()
-        drive = Drive(self._parts, self._samplings, request, owner, max_idle_seconds, self._forget_drive)
+        drive = Drive(
+            self._parts,
+            self._samplings,
+            request,
+            owner,
+            max_idle_seconds,
+            forget=lambda drive: self._drives.pop(drive.token, None),
+        )
         if drive.token:
             self._drives[drive.token] = drive
         return drive
-
-    def _forget_drive(self, drive: Drive) -> None:
-        self._drives.pop(drive.token, None)
 
     def evaluate(
         self, request: EvaluationRequest, receiver: Receiver = NEVER_STALLED

@@ -93,7 +93,7 @@ class Drive:
         request: DriveRequest,
         owner: Sequence[str],
         max_idle_seconds: float,
-        forget: Callable[[Drive], None],
+        forget: Callable[[Drive], object],
     ) -> None:
         """Begin nothing yet.
 
@@ -217,7 +217,7 @@ class Drive:
                     yield Progress(self.account.num_simulated_steps, num_rounds=self.account.num_rounds)
             self._parts.row_sequences.dropped.report(self.account)
             self.account.elapsed_seconds = time.monotonic() - self._began
-            await self._stack.aclose()
+            await self._stack.aclose()  # others can have the rows, however late the client takes the account
             yield self.account
             if self.token:
                 with contextlib.suppress(TimeoutError):
@@ -373,7 +373,7 @@ class Drive:
         self._ready.append(beginning)
         self._notify()
         size, form = beginning.num_rows // beginning.num_workers, ActionForm(self._external, env.description)
-        return _Rows(form, beginning.num_rows, size, self._request.min_ready)
+        return _Rows(form, beginning.num_workers, size, self._request.min_ready)
 
     def _end_round(self, call: DrivenCall) -> None:
         if not (call.account.num_steps or call.account.num_discarded_steps):
@@ -441,31 +441,33 @@ class Drive:
 class _Rows:
     """The rows of a session: which of them wait for actions, and what the client has to get to know of them.
 
+    The rows of a worker step together.
+
     Attributes:
         num_shown: number of steps that the client was told of.
     """
 
-    def __init__(self, form: ActionForm, num_rows: int, worker_rows: int, min_ready: int) -> None:
+    def __init__(self, form: ActionForm, num_workers: int, worker_rows: int, min_ready: int) -> None:
         """Begin with rows that have made no step.
 
         Args:
             form: form of the actions.
-            num_rows: number of all rows, N.
+            num_workers: number of workers.
             worker_rows: number of rows of a worker.
             min_ready: number of rows that are enough to tell the client of a step; 0 if all rows step together.
         """
         self._form, self._size, self._min_ready = form, worker_rows, min_ready
-        # For each row: steps whose actions have come; those among them of the rounds before; and of how many the client
-        # was told, -1 for not even of the first observations.
-        self._steps, self._before, self._shown = (np.full(num_rows, start, np.int64) for start in (0, 0, -1))
-        # By worker, what was shown last; what the client has not been told of; and the next actions.
+        # For each worker: steps whose actions have come; those among them of the rounds before; and of how many the
+        # client was told, -1 for not even of the first observations.
+        self._steps, self._before, self._shown = (np.full(num_workers, start, np.int64) for start in (0, 0, -1))
+        # By worker, what was shown last, and the next actions; and the workers that the client has not been told of.
         self._latest: dict[int, ShownRows] = {}
-        self._news: dict[int, ShownRows] = {}
         self._taken: dict[int, DrivenActions] = {}
+        self._news: list[int] = []
         # By worker, what followed steps in which none of the client's agents acted; and how many actions are wanted of
         # each kind of agents.
-        self._outcomes = [b""] * (num_rows // worker_rows)
-        self._wanted: list[tuple[int, ...]] = [()] * (num_rows // worker_rows)
+        self._outcomes = [b""] * num_workers
+        self._wanted: list[tuple[int, ...]] = [()] * num_workers
         self.num_shown = 0
 
     @property
@@ -490,8 +492,7 @@ class _Rows:
     def begin_round(self) -> None:
         """Count the steps of a round from now on."""
         self._before[:] = self._steps
-        for worker in self._taken:
-            self._before[self._of(worker)] -= 1
+        self._before[list(self._taken)] -= 1
 
     def show(self, worker: int, rows: DrivenRows, *, is_last: bool) -> DrivenStep | None:
         """Take what a worker has to show, unless it is known; return what the client gets to know, if that is enough.
@@ -501,22 +502,22 @@ class _Rows:
             rows: what it has to show.
             is_last: whether no other worker will show anything before the client acts.
         """
-        its = self._of(worker)
-        num_steps = int(self._before[its.start]) + rows.step
-        if self._shown[its.start] >= num_steps:  # a lost worker's rows, or where the round before has ended
+        num_steps = int(self._before[worker]) + rows.step
+        if self._shown[worker] >= num_steps:  # a lost worker's rows, or where the round before has ended
             return None
-        self._shown[its], self._wanted[worker] = num_steps, rows.wanted
+        self._shown[worker], self._wanted[worker] = num_steps, rows.wanted
         self._outcomes[worker] += rows.outcome
-        data = rows.observations + self._outcomes[worker]
-        shown = ShownRows(range(its.start, its.stop) if self._min_ready else None, num_steps, data)
-        self._latest[worker] = self._news[worker] = shown
+        numbers = range(worker * self._size, (worker + 1) * self._size) if self._min_ready else None
+        self._latest[worker] = ShownRows(numbers, num_steps, rows.observations + self._outcomes[worker])
+        if worker not in self._news:
+            self._news.append(worker)
         is_enough = self._min_ready and len(self._news) * self._size >= self._min_ready
         return self._step() if is_enough or (is_last and not self.await_nobody) else None
 
     def awaited_again(self) -> DrivenStep | None:
         """Return what the client gets to know of all rows that wait for actions; None if there are none."""
-        awaited = (self._shown == self._steps)[:: self._size]
-        self._news = {worker: self._latest[worker] for worker in np.flatnonzero(awaited).tolist()}
+        awaited = self._shown == self._steps
+        self._news = np.flatnonzero(awaited).tolist()
         return self._step() if self._news and (self._min_ready or awaited.all()) else None
 
     def take(self, actions: StepActions) -> bool:
@@ -528,8 +529,7 @@ class _Rows:
             return True
         taken = self._form.of_rows(actions, self._steps, self._shown, self._size)
         self._taken |= taken
-        for worker in taken:
-            self._steps[self._of(worker)] += 1
+        self._steps[list(taken)] += 1
         return bool(taken)
 
     def taken_for(self, takes_actions: Callable[[int], bool]) -> Iterator[tuple[int, DrivenActions]]:
@@ -544,11 +544,7 @@ class _Rows:
 
     def _step(self) -> DrivenStep:
         number = self.num_shown if self._min_ready else int(self._steps[0])
-        self.num_shown, news, self._news = number + 1, self._news, {}
+        self.num_shown, news, self._news = number + 1, self._news, []
         for worker in news:
             self._outcomes[worker] = b""
-        workers = news.values() if self._min_ready else [news[worker] for worker in sorted(news)]
-        return DrivenStep(number, list(workers))
-
-    def _of(self, worker: int) -> slice:
-        return slice(worker * self._size, (worker + 1) * self._size)
+        return DrivenStep(number, [self._latest[worker] for worker in (news if self._min_ready else sorted(news))])

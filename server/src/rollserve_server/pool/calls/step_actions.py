@@ -134,8 +134,8 @@ class ActionForm:
 
         Args:
             given: the actions.
-            steps: (N,), number of steps whose actions each row has got.
-            shown: (N,), how many steps of each row the client was told of.
+            steps: for each worker, the number of steps whose actions its rows have got.
+            shown: for each worker, how many of their steps the client was told of.
             size: number of rows of a worker.
 
         Raises:
@@ -147,21 +147,23 @@ class ActionForm:
         if len(counts) != len(rows):
             expected = f"{len(rows)} values, as rows has"
             raise InvalidValueError.of("row_step_counts", expected=expected, got=len(counts))
-        are_known = len(rows) and rows.min() >= 0 and rows.max() < len(steps)
+        num_rows = len(steps) * size
+        are_known = len(rows) and rows.min() >= 0 and rows.max() < num_rows
         if not are_known or len(rows) != len(np.unique(rows)):
-            expected = f"numbers of different rows, from 0 to {len(steps) - 1}"
+            expected = f"numbers of different rows, from 0 to {num_rows - 1}"
             raise InvalidValueError.of("rows", expected=expected, got=rows.tolist())
         actions, infos = self._kinds[0].columns(given.actions, given.infos, len(rows))
-        wrong = (counts > steps[rows]) | ((counts == steps[rows]) & (shown[rows] != counts))
+        workers = rows // size
+        wrong = (counts > steps[workers]) | ((counts == steps[workers]) & (shown[workers] != counts))
         if wrong.any():
             first = int(np.flatnonzero(wrong)[0])
-            expected = f"{shown[rows[first]]}, as was shown of row {rows[first]}"
+            expected = f"{shown[workers[first]]}, as was shown of row {rows[first]}"
             raise InvalidValueError.of(f"row_step_counts[{first}]", expected=expected, got=int(counts[first]))
-        positions = np.flatnonzero(counts == steps[rows])
+        positions = np.flatnonzero(counts == steps[workers])
         positions = positions[np.argsort(rows[positions])]
         found = {}
-        for worker in np.unique(rows[positions] // size).tolist():
-            its = positions[rows[positions] // size == worker]
+        for worker in np.unique(workers[positions]).tolist():
+            its = positions[workers[positions] == worker]
             if len(its) < size:
                 first = worker * size
                 expected = f"all or none of the rows from {first} to {first + size - 1}, which step together"

@@ -87,10 +87,14 @@ class RowFragmentCollector(AgentFragmentCollector):
 
     @override
     def _begin_step(self) -> None:
-        due = [row for row, its in enumerate(self._positions) if not (self._env_steps[row] or its.is_reset)]
-        self._envs.begin_resets({row: self._env_seed(self._positions[row].episode_index) for row in due})
-        for row in due:
-            self._reset(row, self._positions[row])
+        seeds = {
+            row: self._env_seed(position.episode_index)
+            for row, position in enumerate(self._positions)
+            if not (self._env_steps[row] or position.is_reset)
+        }
+        self._envs.begin_resets(seeds)
+        for row, seed in seeds.items():
+            self._reset(row, self._positions[row], seed)
 
     @override
     def _make_step(self) -> None:
@@ -161,9 +165,9 @@ class RowFragmentCollector(AgentFragmentCollector):
         self._reset_steps[list(rows)] = self._step
         self._history.reset(np.array(rows), self._step)
 
-    def _reset(self, row: int, position: _Position) -> None:
+    def _reset(self, row: int, position: _Position, seed: int) -> None:
         """Reset a row's environment, for an episode that begins with the next step."""
-        position.env_seed = self._env_seed(position.episode_index)
+        position.env_seed = seed
         info = self._begun(lambda: self._envs.reset(row, position.env_seed), position.episode_index)
         position.reset_infos = self.infos.read_reset(info)
         position.is_reset = True
