@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -24,6 +25,7 @@ from support import equal, raises
 import rollserve
 from rollserve_server.agents import Exploration, build_agent
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.tensors import named_tensors_to_proto
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
@@ -318,6 +320,26 @@ def test_row_is_reset_in_the_step_after_the_end(cartpole: rollserve.Sampler[Any]
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_of_the_page_run(cartpole: rollserve.Sampler[Any], server: LocalServer, example: str) -> None:
     exec(example.replace("127.0.0.1:50051", server.address), {})
+
+
+def test_end_of_fragment_that_has_ended_by_itself_ends_no_other(
+    cartpole: rollserve.Sampler[Any], server: LocalServer
+) -> None:
+    num_rows, requests = 8, SimpleQueue[Any]()
+    requests.put(pb.DriveEnvironmentsRequest(spec=pb.DriveSpec(fragment_length=2)))
+    actions = named_tensors_to_proto({"": np.zeros(num_rows, np.int64)})
+    rounds = []
+    with grpc.insecure_channel(server.address) as channel:
+        for response in SamplerServiceStub(channel).DriveEnvironments(iter(requests.get, None)):
+            if response.WhichOneof("content") == "round":
+                rounds.append(response.round.step_count)
+            elif response.WhichOneof("content") == "step":
+                number = response.step.step
+                if number % 2 == 0:
+                    requests.put(pb.DriveEnvironmentsRequest(fragment_end=pb.FragmentEnd()))
+                acting = pb.DrivenActions(step=number, actions=actions)
+                requests.put(pb.DriveEnvironmentsRequest(actions=acting) if number < 40 else None)
+    assert rounds == [2 * num_rows] * 20
 
 
 @pytest.mark.parametrize("option", ["policy_version", "exploration", "prefetch"])

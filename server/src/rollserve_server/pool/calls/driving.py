@@ -125,7 +125,8 @@ class Drive:
         self._ready: deque[Beginning | DrivenStep | Delivery | StreamRound | Progress] = deque()
         self._sent: deque[tuple[int, Delivery | StreamRound]] = deque()
         self._changed = asyncio.Event()
-        self._wants_end_of_fragment = self._wants_end = self._is_over = False
+        self._fragment_end = 0  # with which of the steps of all workers a fragment is to end
+        self._wants_end = self._is_over = False
         self._has_account = asyncio.Event()  # at the client
         self._failure: BaseException | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -156,8 +157,8 @@ class Drive:
         self._make_steps()
 
     def end_fragment(self) -> None:
-        """End the present fragments with the last steps."""
-        self._wants_end_of_fragment = True
+        """End the present fragments with the last steps, unless they have ended by themselves there."""
+        self._fragment_end = 0 if self._rows is None else self._rows.num_steps
         self._end_round_if_wanted()
 
     def end(self, *, has_account: bool = False) -> None:
@@ -341,7 +342,6 @@ class Drive:
             rows = self._rows
             rows.begin_round()
             call.begin(self._show, continues=rows.has_stepped)
-            self._wants_end_of_fragment = False
             try:
                 async with self._samplings.running(call, self._sequence) as items:
                     self._call = call
@@ -404,10 +404,9 @@ class Drive:
 
     def _end_round_if_wanted(self) -> None:
         """End the present round with the last steps, once they are shown, if the client wants it."""
-        if self._call is not None and self._call.is_idle and (self._wants_end or self._wants_end_of_fragment):
-            if not (self._wants_end or self._call.has_steps):
-                self._wants_end_of_fragment = False  # there is nothing in them yet
-                return
+        if self._call is None or self._rows is None or not self._call.is_idle:
+            return
+        if self._wants_end or self._fragment_end > self._rows.num_steps_before:
             self._stop_idling()
             self._call.end()
 
@@ -469,6 +468,16 @@ class _Rows:
         self._outcomes = [b""] * num_workers
         self._wanted: list[tuple[int, ...]] = [()] * num_workers
         self.num_shown = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps of all workers whose actions have come."""
+        return int(self._steps.sum())
+
+    @property
+    def num_steps_before(self) -> int:
+        """Number of steps of all workers in the rounds before the present one."""
+        return int(self._before.sum())
 
     @property
     def has_stepped(self) -> bool:
