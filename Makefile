@@ -87,7 +87,9 @@ check: $(READY) schemas ## check format, lint, types, protos, schemas and what i
 	rm -rf $(VENV)/generated
 	mkdir -p $(VENV)/generated
 	protos/generate.sh $(VENV)/generated
-	diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve_wire/v1 client/src/rollserve_wire/v1
+	for folder in v1 rows/v1; do \
+		diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve_wire/$$folder client/src/rollserve_wire/$$folder || exit 1; \
+	done
 	diff $(VENV)/generated/rollserve_wire/reasons.py client/src/rollserve_wire/reasons.py
 	$(BIN)/python protos/column_tables.py $(VENV)/generated/clients
 	for file in $$(cd $(VENV)/generated/clients && find . -type f); do diff $(VENV)/generated/clients/$$file client/$$file || exit 1; done

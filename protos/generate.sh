@@ -18,13 +18,15 @@ export PATH="$PWD/$environment/bin:$PATH"
 generated=$(mktemp -d)
 trap 'rm -rf "$generated"' EXIT
 python -m grpc_tools.protoc --proto_path=protos --python_out="$generated" --mypy_out=quiet:"$generated" \
-  protos/rollserve/v1/*.proto
+  protos/rollserve/v1/*.proto protos/rollserve/rows/v1/*.proto
 python -m grpc_tools.protoc --proto_path=protos --grpc_python_out="$generated" --mypy_grpc_out=quiet:"$generated" \
   protos/rollserve/v1/sampler_service.proto
 # The classes are a package of `rollserve_wire`: workers and servers import them without the client.
-sed -i -E 's/\brollserve\.v1(\.\w+_pb2| import)/rollserve_wire.v1\1/g' "$generated"/rollserve/v1/*
-mkdir -p "$target/rollserve_wire/v1"
-mv "$generated"/rollserve/v1/* "$target/rollserve_wire/v1"
+for folder in v1 rows/v1; do
+  sed -i -E 's/\brollserve\.(v1|rows\.v1)(\.\w+_pb2| import)/rollserve_wire.\1\2/g' "$generated"/rollserve/$folder/*
+  mkdir -p "$target/rollserve_wire/$folder"
+  mv "$generated"/rollserve/$folder/*.py* "$target/rollserve_wire/$folder"
+done
 descriptors=$generated/descriptors
 python -m grpc_tools.protoc --proto_path=protos --include_source_info --descriptor_set_out="$descriptors" \
   protos/rollserve/v1/errors.proto

@@ -1,0 +1,1 @@
+"""The step protocol of hosts, rollserve.rows."""
