@@ -1,0 +1,1 @@
+"""The generated classes of the step protocol."""
