@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-PACKAGES := --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --editable conformance --group dev --group docs
+PACKAGES := --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --editable client/hosts/python --editable conformance --group dev --group docs
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
@@ -24,7 +24,7 @@ $(VENV)-client/ready: constraints.txt client/pyproject.toml
 		--build-constraint constraints.txt --editable 'client[compression,top]'
 	@touch $@
 
-$(READY): .ci/helm.py constraints.txt pyproject.toml client/pyproject.toml server/pyproject.toml conformance/pyproject.toml
+$(READY): .ci/helm.py constraints.txt pyproject.toml client/pyproject.toml server/pyproject.toml conformance/pyproject.toml client/hosts/python/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
 	@# Debian packs the module that makes virtual environments separately.
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install -y python3-venv; } \
@@ -90,6 +90,8 @@ check: $(READY) schemas ## check format, lint, types, protos, schemas and what i
 	for folder in v1 rows/v1; do \
 		diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve_wire/$$folder client/src/rollserve_wire/$$folder || exit 1; \
 	done
+	protos/generate_host.sh $(VENV)/generated
+	diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve_env_host/messages client/hosts/python/src/rollserve_env_host/messages
 	diff $(VENV)/generated/rollserve_wire/reasons.py client/src/rollserve_wire/reasons.py
 	$(BIN)/python protos/column_tables.py $(VENV)/generated/clients
 	for file in $$(cd $(VENV)/generated/clients && find . -type f); do diff $(VENV)/generated/clients/$$file client/$$file || exit 1; done
@@ -142,6 +144,7 @@ conformance: $(READY) ## run the conformance kit with all clients, and print wha
 
 protos: $(READY) ## generate the Python classes of the protos, and the clients' tables of columns
 	protos/generate.sh client/src
+	protos/generate_host.sh client/hosts/python/src
 	$(BIN)/python protos/column_tables.py client
 
 blocking: $(READY) ## generate the client's modules that block from those for asyncio

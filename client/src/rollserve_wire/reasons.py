@@ -76,6 +76,9 @@ class Reason(enum.StrEnum):
     """PERMISSION_DENIED: The operator does not allow that path: in arguments (`--allow-path`), or as a dataset
     (`--data-dir`)."""
 
+    HOST_NOT_ALLOWED = "HOST_NOT_ALLOWED"
+    """PERMISSION_DENIED: The operator does not allow workers to dial that host of environments (`--allow-host`)."""
+
     RENDER_MODE_NOT_ALLOWED = "RENDER_MODE_NOT_ALLOWED"
     """PERMISSION_DENIED: Environments may not be rendered to a screen."""
 

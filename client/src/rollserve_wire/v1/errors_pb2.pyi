@@ -105,6 +105,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The operator does not allow that path: in arguments (`--allow-path`), or as a dataset (`--data-dir`).
     Status: PERMISSION_DENIED.
     """
+    ERROR_REASON_HOST_NOT_ALLOWED: _ErrorReason.ValueType  # 242
+    """The operator does not allow workers to dial that host of environments (`--allow-host`).
+    Status: PERMISSION_DENIED.
+    """
     ERROR_REASON_RENDER_MODE_NOT_ALLOWED: _ErrorReason.ValueType  # 24
     """Environments may not be rendered to a screen.
     Status: PERMISSION_DENIED.
@@ -430,6 +434,10 @@ Status: PERMISSION_DENIED.
 """
 ERROR_REASON_PATH_NOT_ALLOWED: ErrorReason.ValueType  # 23
 """The operator does not allow that path: in arguments (`--allow-path`), or as a dataset (`--data-dir`).
+Status: PERMISSION_DENIED.
+"""
+ERROR_REASON_HOST_NOT_ALLOWED: ErrorReason.ValueType  # 242
+"""The operator does not allow workers to dial that host of environments (`--allow-host`).
 Status: PERMISSION_DENIED.
 """
 ERROR_REASON_RENDER_MODE_NOT_ALLOWED: ErrorReason.ValueType  # 24

@@ -485,6 +485,7 @@ class SavedRowEnvironments(google.protobuf.message.Message):
     ROWS_FIELD_NUMBER: builtins.int
     IS_PER_ROW_FIELD_NUMBER: builtins.int
     PROFILED_FIELD_NUMBER: builtins.int
+    HOSTS_JSON_FIELD_NUMBER: builtins.int
     is_per_row: builtins.bool
     """Whether there is one for each row."""
     @property
@@ -497,14 +498,21 @@ class SavedRowEnvironments(google.protobuf.message.Message):
         empty for a row without a profile. Only in a journal: they may have the operator's passwords.
         """
 
+    @property
+    def hosts_json(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """How workers start the hosts of these environments, one for each of `profiled`, as JSON; empty for an environment
+        that workers make themselves. Only in a journal.
+        """
+
     def __init__(
         self,
         *,
         rows: collections.abc.Iterable[rollserve_wire.v1.environment_pb2.Environment] | None = ...,
         is_per_row: builtins.bool = ...,
         profiled: collections.abc.Iterable[rollserve_wire.v1.environment_pb2.Environment] | None = ...,
+        hosts_json: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["is_per_row", b"is_per_row", "profiled", b"profiled", "rows", b"rows"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["hosts_json", b"hosts_json", "is_per_row", b"is_per_row", "profiled", b"profiled", "rows", b"rows"]) -> None: ...
 
 global___SavedRowEnvironments = SavedRowEnvironments
 

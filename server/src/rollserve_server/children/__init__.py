@@ -1,7 +1,13 @@
 """Child processes of the server and its workers: their variables, and their end with the process they work for."""
 
 from rollserve_server.children.launcher import live_by
-from rollserve_server.children.lifeline import Lifeline, launching, variables_for_code, variables_for_models
+from rollserve_server.children.lifeline import (
+    Lifeline,
+    launching,
+    launching_command,
+    variables_for_code,
+    variables_for_models,
+)
 from rollserve_server.children.watchdog import BEAT_SECONDS, WATCHDOG
 
 __all__ = [
@@ -9,6 +15,7 @@ __all__ = [
     "WATCHDOG",
     "Lifeline",
     "launching",
+    "launching_command",
     "live_by",
     "variables_for_code",
     "variables_for_models",

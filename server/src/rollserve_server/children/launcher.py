@@ -1,4 +1,4 @@
-"""A launcher of Python: `launcher.py DESCRIPTOR free|confined ARGUMENT…` replaces itself by `python -P ARGUMENT…`.
+"""A launcher of programs: `launcher.py DESCRIPTOR free|confined PROGRAM ARGUMENT…` replaces itself by the program.
 
 The descriptor is the end of a `Lifeline`. The program leads a group of processes, has no terminal, and yields to others
 as Ray's workers do. The group is in its parent's session, not in one of its own: on Linux, sessions may share the
@@ -81,11 +81,11 @@ def forbid_writing() -> None:
 
 
 if __name__ == "__main__":
-    descriptor, mode, *arguments = sys.argv[1:]
+    descriptor, mode, *command = sys.argv[1:]
     live_by(int(descriptor))
     leave_terminal()
     yield_to_others()
     if mode == "confined":
         leave_network()
         forbid_writing()
-    os.execv(sys.executable, [sys.executable, "-P", *arguments])  # noqa: S606
+    os.execvp(command[0], command)  # noqa: S606

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 
-__all__ = ["Lifeline", "launching", "variables_for_code", "variables_for_models"]
+__all__ = ["Lifeline", "launching", "launching_command", "variables_for_code", "variables_for_models"]
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 
@@ -65,8 +65,13 @@ def launching(end: int, *arguments: str, confined: bool = False) -> Sequence[str
         arguments: arguments of Python. Without -P, modules beside a program would shadow installed ones.
         confined: whether the program has no network and cannot write files, as far as the kernel allows that.
     """
+    return launching_command(end, (sys.executable, "-P", *arguments), confined=confined)
+
+
+def launching_command(end: int, command: Sequence[str], *, confined: bool = False) -> Sequence[str]:
+    """Return a command that runs another one as `launching` runs Python."""
     mode = "confined" if confined else "free"
-    return (sys.executable, "-I", "-S", str(_LAUNCHER), str(end), mode, *arguments)
+    return (sys.executable, "-I", "-S", str(_LAUNCHER), str(end), mode, *command)
 
 
 _SECRET = re.compile(

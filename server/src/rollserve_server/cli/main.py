@@ -36,7 +36,7 @@ __all__ = ["main"]
 
 _PREFIX = "ROLLSERVE_"
 """Beginning of the names of environment variables that hold settings."""
-_LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers", "callbacks", "otlp_signals")
+_LISTS = ("allow_module", "allow_host", "allow_method", "allow_path", "onnx_providers", "callbacks", "otlp_signals")
 """Settings whose option can be given more than once."""
 _LIKENESS = 0.75
 """Least likeness of a misspelt name to a known one; 1 for equal names."""
@@ -55,6 +55,7 @@ _METAVARS = {
     "ray_address": "ADDRESS",
     "ray_namespace": "NAME",
     "sampler_name": "NAME",
+    "allow_host": "ADDRESS",
     "allow_path": "PATH",
 }
 _HELP = f"""Sample episodes of a policy acting in environments, for trainers in any language, over gRPC.

@@ -16,6 +16,7 @@ import gymnasium
 
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.atari import hasten_resets
+from rollserve_server.envs.hosts.host import host_of
 from rollserve_server.envs.registry import find_env, find_wrapper
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show, within
 from rollserve_wire.environments import EnvSpec, Task, Wrapper
@@ -46,6 +47,9 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
         InvalidValueError: the environment or a wrapper refused its arguments, or the environment has no spaces.
     """
     current_activity().begin(Phase.MAKING)
+    host = host_of(spec, 1)
+    if host is not None:
+        return host.row(0)
     env = _make_unwrapped(spec)
     try:
         _check_spaces(spec, env)

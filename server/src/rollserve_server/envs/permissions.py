@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rollserve_server.envs.hosts.starts import is_dialled
 from rollserve_server.envs.profiles import ProfileEnv
 from rollserve_server.envs.registry import FORBIDDEN_WRAPPERS, forbidden_wrapper, module_of
 from rollserve_server.errors import InvalidValueError, NotAllowedError, shorten, within
@@ -45,7 +46,10 @@ _MAX_ROWS, _MAX_EPISODES_PER_ROW = 4096, 1 << 16
 
 
 def check_allowed(
-    spec: EnvSpec, allowed_modules: Collection[str], allowed_methods: Collection[str] = ("set_task",)
+    spec: EnvSpec,
+    allowed_modules: Collection[str],
+    allowed_methods: Collection[str] = ("set_task",),
+    allowed_hosts: Collection[str] = (),
 ) -> None:
     """Check that making the environment runs only code that the operator allows.
 
@@ -53,12 +57,17 @@ def check_allowed(
         spec: environment of a request.
         allowed_modules: modules that ids and wrappers may name; `name.*` for all submodules of a package.
         allowed_methods: methods that may set a task.
+        allowed_hosts: addresses of hosts that workers may dial.
 
     Raises:
-        NotAllowedError: the id or a wrapper names another module, a wrapper writes files, opens windows or loses data,
-            the task is set by another method, or the environment renders to a screen or collects its frames.
+        NotAllowedError: the id names a host that is not allowed; the id or a wrapper names another module, a
+            wrapper writes files, opens windows or loses data, the task is set by another method, or the environment
+            renders to a screen or collects its frames.
     """
     if not isinstance(spec, ProfileEnv):  # the operator's own
+        if is_dialled(spec.id):
+            _check_host(spec.id, allowed_hosts)
+            return
         names = {"id": spec.id} | {f"wrappers[{i}].name": wrapper.name for i, wrapper in enumerate(spec.wrappers)}
         for field, name in names.items():
             _check_module(field, name, allowed_modules)
@@ -145,6 +154,13 @@ def _check_module(field: str, name: str, allowed: Collection[str]) -> None:
     if module is not None and not _is_allowed(module, allowed):
         expected = f"a module that the server's operator allows (option --allow-module: {_listed(allowed)})"
         raise NotAllowedError.of(field, expected=expected, got=f"module {module!r}", reason=Reason.MODULE_NOT_ALLOWED)
+
+
+def _check_host(address: str, allowed: Collection[str]) -> None:
+    """Raise NotAllowedError if an id names a host that is not allowed."""
+    if address not in allowed:
+        expected = f"a host that the server's operator allows (option --allow-host: {_listed(allowed)})"
+        raise NotAllowedError.of("id", expected=expected, got=repr(address), reason=Reason.HOST_NOT_ALLOWED)
 
 
 def _is_allowed(module: str, allowed: Collection[str]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from rollserve_server.envs.hosts.starts import HostStart
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError
 from rollserve_wire.environments import EnvChange, EnvSpec, Wrapper
 from rollserve_wire.reasons import Reason
@@ -43,10 +44,12 @@ class ProfileEnv(EnvSpec):
     Attributes:
         profile: name of the profile.
         arguments: arguments that clients have given.
+        host: how a worker starts the host of the environment; None for an environment that it makes itself.
     """
 
     profile: str = ""
     arguments: Mapping[str, object] = field(default_factory=dict)
+    host: HostStart | None = None
 
 
 class Profiles:
@@ -140,6 +143,7 @@ class Profiles:
             global_state=profile.global_state,
             profile=name,
             arguments=dict(arguments),
+            host=HostStart(profile.command, profile.python, profile.packages) if profile.has_host else None,
         )
 
 
@@ -153,9 +157,9 @@ def requested(spec: EnvSpec) -> EnvSpec:
     return EnvSpec(_PREFIX + spec.profile, spec.arguments) if isinstance(spec, ProfileEnv) else spec
 
 
-def of_profile(spec: EnvSpec, made: EnvSpec) -> ProfileEnv:
+def of_profile(spec: EnvSpec, made: EnvSpec, host: HostStart | None) -> ProfileEnv:
     """Return the environment of a profile, given what `requested` returns for it, and what the profile has made."""
-    return ProfileEnv(**vars(made), profile=spec.id.removeprefix(_PREFIX), arguments=spec.kwargs)
+    return ProfileEnv(**vars(made), profile=spec.id.removeprefix(_PREFIX), arguments=spec.kwargs, host=host)
 
 
 def check_not_free(spec: EnvSpec) -> None:

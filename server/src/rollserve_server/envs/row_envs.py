@@ -20,6 +20,8 @@ from rollserve_server.envs.columns import (
     unfit_rows,
 )
 from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, Traces, classify, trace_episode, trace_name
+from rollserve_server.envs.hosts.connection import HostError
+from rollserve_server.envs.hosts.host import Host, HostResults, host_of, is_hosted
 from rollserve_server.envs.leaves import Leaf, any_value, leaves_of_space
 from rollserve_server.envs.making import close_env, make_env, set_task
 from rollserve_server.envs.outcomes import (
@@ -40,6 +42,7 @@ from rollserve_wire.errors import mismatch
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import gymnasium
     from gymnasium import Space
     from numpy.typing import NDArray
 
@@ -108,15 +111,20 @@ class RowEnvs:
         self.num_rows = num_rows
         self._specs = specs_of_rows(specs, num_rows)
         self._broken: set[int] = set()
-        self._threads = ThreadPoolExecutor(num_rows, "row") if has_threads else None
+        self._threads = ThreadPoolExecutor(num_rows, "row") if has_threads and not is_hosted(self._specs[0]) else None
         self._resets: dict[int, tuple[int, Future[Any]]] = {}  # that have begun: seed and result by row
         self.failures: list[EnvFailedError] = []
         self.traces: Traces = {}
         self._activity = current_activity()
         self.checks_observations = False
-        with at_row(0):
-            self._envs = [make_env(self._specs[0])]
+        # The host of all rows, if one has them; rows that differ have a host each.
+        self._host: Host | None = None
+        self._envs: list[gymnasium.Env[Any, Any]] = []
         try:
+            with at_row(0):
+                if not self.rows_differ:
+                    self._host = host_of(self._specs[0], num_rows)
+                self._envs.append(self._made(0))
             self._own_spaces: tuple[Space[Any], Space[Any]] = (
                 self._envs[0].observation_space,
                 self._envs[0].action_space,
@@ -130,7 +138,7 @@ class RowEnvs:
             self.action_leaves = leaves_of_space(self.action_space, "actions", texts=False)
             for row in range(1, num_rows):
                 with at_row(row):
-                    self._envs.append(make_env(self._specs[row]))
+                    self._envs.append(self._made(row))
                     self._check_spaces(row)
             self._results = results = _StepResults(self.raw_observation_leaves, num_rows)
             self._set_transforms()
@@ -162,7 +170,8 @@ class RowEnvs:
     def can_change(self, specs: WorkerSpecs) -> bool:
         """Whether `change` to these specs would keep at least one environment."""
         row_specs = specs_of_rows(specs, self.num_rows)
-        return len(row_specs) == self.num_rows and any(map(_differ_in_place, self._specs, row_specs))
+        is_as_long = self._host is None and len(row_specs) == self.num_rows
+        return is_as_long and any(map(_differ_in_place, self._specs, row_specs))
 
     def change(self, specs: WorkerSpecs) -> None:
         """Change the environments: in place where only task and reset options differ, else by making new ones.
@@ -214,10 +223,13 @@ class RowEnvs:
             raise self._failure("an episode", 0, error) from error
 
     def begin_resets(self, seeds: Mapping[int, int]) -> None:
-        """Begin resets with these seeds, by row, if rows have threads; `reset` waits for them."""
+        """Begin resets with these seeds, by row, if rows have threads or a host; `reset` waits for them."""
+        rows = seeds.keys() - self._broken
         if self._threads is not None:
-            for row in seeds.keys() - self._broken:
+            for row in rows:
                 self._resets[row] = seeds[row], self._threads.submit(self._reset, row, seeds[row])
+        elif self._host is not None and rows:
+            self._resets |= _host_resets(self._host, {row: seeds[row] for row in rows})
 
     def reset(self, row: int, seed: int) -> Mapping[str, Any]:
         """Begin an episode in a row, and return the environment's infos.
@@ -262,8 +274,11 @@ class RowEnvs:
         if self.environment_action_leaves:
             assert self._transforms is not None  # noqa: S101  # actions are transformed
             self.environment_actions = actions = self._transforms.environment_actions(actions)
-        row_actions = assemble_rows(self._own_spaces[1], map(np.ndarray.copy, actions), self.num_rows)
-        infos = self._step_each(rows, row_actions)
+        if self._host is None:
+            row_actions = assemble_rows(self._own_spaces[1], map(np.ndarray.copy, actions), self.num_rows)
+            infos = self._step_each(rows, row_actions)
+        else:
+            infos = self._step_host(self._host, rows, actions)
         if self.checks_observations:
             infos = self._without_unfit(rows, infos)
         if self._transforms is not None:
@@ -280,6 +295,8 @@ class RowEnvs:
         for row, env in enumerate(self._envs):
             if row not in self._broken:
                 close_env(env)
+        if self._host is not None:
+            self._host.close()
 
     def _reset(self, row: int, seed: int) -> Any:
         # Copy the options, because environments may change their arguments.
@@ -303,6 +320,25 @@ class RowEnvs:
                 self._fail(row, error)
         self._results.store()
         return infos
+
+    def _step_host(self, host: Host, rows: Sequence[int], actions: Sequence[np.ndarray]) -> _RowInfos:
+        """Step rows of a host and store their results; return infos as `step` does."""
+        self._activity.begin(Phase.STEP)
+        is_all = len(rows) == self.num_rows
+        try:
+            results = host.step(rows, actions if is_all else [column[list(rows)] for column in actions])
+        except HostError as error:  # which has none of the rows any more
+            for row in rows:
+                self._fail(row, error)
+            return []
+        self._results.store_all(rows, results)
+        for position, text in results.failures.items():
+            self._fail(rows[position], HostError(text))
+        return [
+            (rows[position], info)
+            for position, info in sorted(results.infos.items())
+            if position not in results.failures
+        ]
 
     def _without_unfit(self, rows: Sequence[int], infos: _RowInfos) -> _RowInfos:
         """Let rows fail whose observations are outside their space, or rewards not finite; return the others' infos."""
@@ -365,8 +401,12 @@ class RowEnvs:
 
     def _remake(self, row: int) -> None:
         """Replace a row's closed environment."""
-        self._envs[row] = make_env(self._specs[row])
+        self._envs[row] = self._made(row)
         self._broken.discard(row)
+
+    def _made(self, row: int) -> gymnasium.Env[Any, Any]:
+        """Return a new environment of a row."""
+        return make_env(self._specs[row]) if self._host is None else self._host.row(row)
 
     def _check_spaces(self, row: int) -> None:
         """Raise InvalidValueError if the row's spaces, without transforms or with them, differ from the first row's."""
@@ -397,6 +437,23 @@ class RowEnvs:
             self.observations, self.rewards = rows.observations, rows.rewards
             if rows.changes_actions:
                 self.environment_action_leaves = self._own_action_leaves
+
+
+def _host_resets(host: Host, seeds: Mapping[int, int]) -> dict[int, tuple[int, Future[Any]]]:
+    """Begin episodes in rows of a host; return seeds and results by row."""
+    resets: dict[int, tuple[int, Future[Any]]] = {row: (seed, Future()) for row, seed in seeds.items()}
+    try:
+        found = host.reset(seeds)
+    except HostError as error:
+        for _, future in resets.values():
+            future.set_exception(error)
+        return resets
+    for row, result in found.items():
+        if isinstance(result, str):
+            resets[row][1].set_exception(HostError(result))
+        else:
+            resets[row][1].set_result(result)
+    return resets
 
 
 def _by_row(added: Sequence[AddedInfo]) -> dict[int, dict[str, dict[str, Any]]]:
@@ -504,6 +561,14 @@ class _StepResults:
             self.observations[0][places] = gathered.reshape(num_rows, *self._shape)
         for results in (self._rows, self._bytes, self._rewards, self._ends):
             results.clear()
+
+    def store_all(self, rows: Sequence[int], results: HostResults) -> None:
+        """Store the results of rows of a host."""
+        places: Any = slice(None) if len(rows) == len(self.rewards) else list(rows)
+        self.rewards[places] = results.rewards
+        self.terminated[places], self.truncated[places] = results.terminated, results.truncated
+        for column, values in zip(self.observations, results.observations, strict=True):
+            column[places] = values
 
     def clear(self, row: int) -> None:
         """Record for a row that failed that its episode has not ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rollserve_server.envs.profiles import ProfileEnv
 from rollserve_wire.environments import EnvSpec, env_spec_to_proto
 
 __all__ = ["RowSpecs", "WorkerSpecs", "identity_of", "specs_of_rows"]
@@ -28,8 +29,12 @@ WorkerSpecs = EnvSpec | RowSpecs
 def identity_of(specs: WorkerSpecs) -> bytes:
     """Return bytes that tell environments apart; values that are equal in Python, such as 1 and 1.0, may differ."""
     kind = b"rows" if isinstance(specs, RowSpecs) else b"all"
-    messages = [env_spec_to_proto(each).SerializeToString(deterministic=True) for each in specs_of_rows(specs, 1)]
-    return b"".join([kind, *(len(message).to_bytes(4) + message for message in messages)])
+    parts = [kind]
+    for each in specs_of_rows(specs, 1):
+        message = env_spec_to_proto(each).SerializeToString(deterministic=True)
+        host = each.host.to_json().encode() if isinstance(each, ProfileEnv) and each.host is not None else b""
+        parts += [len(message).to_bytes(4), message, len(host).to_bytes(4), host]
+    return b"".join(parts)
 
 
 def specs_of_rows(specs: WorkerSpecs, num_rows: int) -> Sequence[EnvSpec]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import gymnasium
 
+from rollserve_server.envs.hosts.host import check_hosted, is_hosted
 from rollserve_server.envs.making import close_env, make_env
 from rollserve_server.envs.many.many_envs import ManyEnvs
 from rollserve_server.envs.native import check_native_arguments, why_not_native
@@ -77,6 +78,9 @@ def make_rows(
     if specs.multi_agent is not None:
         return ManyEnvs(specs, specs.num_rows or settings.rows, settings.callbacks)
     _check_no_global_state(specs)
+    if is_hosted(specs):
+        check_hosted(specs)
+        return _make_one_by_one(specs, specs.num_rows or settings.rows, free, settings)
     vectorization = specs.vectorization or settings.vectorization
     is_open = vectorization == "auto"
     if vectorization in ("native", "envpool") or (is_open and why_not_native(specs) is None):
@@ -177,6 +181,8 @@ def _check_row_specs(specs: RowSpecs) -> None:
     for row, spec in enumerate(specs.specs):
         with at_row(row):
             _check_no_global_state(spec)
+            if is_hosted(spec):
+                check_hosted(spec)
             if spec.multi_agent is not None:
                 expected = "none, because rows that differ have one agent each"
                 raise InvalidValueError.of("multi_agent", expected=expected, got=repr(spec.multi_agent))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve_server.envs import ProfileEnv, Profiles, module_of, paths_in, requested
+from rollserve_server.envs import ProfileEnv, Profiles, is_dialled, module_of, paths_in, requested
 from rollserve_server.errors import DomainError, within
 from rollserve_server.gateway import Gateway
 from rollserve_server.pool import InProcessBackend
@@ -87,7 +87,7 @@ async def start_samplers(backend: ServerBackend, settings: Settings) -> Samplers
 
 
 def pool_settings(settings: Settings) -> PoolSettings:
-    """Return the pool's settings. The modules of an environment of no profile, and of its wrappers, are allowed.
+    """Return the pool's settings. The host, or the modules, of an environment of no profile are allowed.
 
     Clients may request the environment again.
 
@@ -95,11 +95,14 @@ def pool_settings(settings: Settings) -> PoolSettings:
         DomainError: as of `env_spec`.
     """
     env = env_spec(settings)
+    allow = settings.pool.allow
+    if is_dialled(env.id):
+        allow = allow.model_copy(update={"allow_host": (*allow.allow_host, env.id)})
+        return settings.pool.model_copy(update={"allow": allow})
     names = () if isinstance(env, ProfileEnv) else (env.id, *(wrapper.name for wrapper in env.wrappers))
     modules = [module for module in map(module_of, names) if module]
     if not modules:
         return settings.pool
-    allow = settings.pool.allow
     allow = allow.model_copy(update={"allow_module": (*allow.allow_module, *modules)})
     return settings.pool.model_copy(update={"allow": allow})
 

@@ -15,6 +15,7 @@ from rollserve_server.envs import (
     find_turn_env,
     find_turn_wrapper,
     find_wrapper,
+    is_hosted,
     module_of,
     run_probe,
     with_envpool,
@@ -85,7 +86,7 @@ def check_reloadable(settings: Settings) -> None:
 
 def _check_spec(spec: EnvSpec, allow: AllowSettings) -> None:
     """Check what of an environment takes no time."""
-    check_allowed(spec, allow.allow_module, allow.allow_method)
+    check_allowed(spec, allow.allow_module, allow.allow_method, allow.allow_host)
     find = find_wrapper if spec.multi_agent is None else find_turn_wrapper
     for position, wrapper in enumerate(spec.wrappers):
         if module_of(wrapper.name) is None:  # on a cluster, only the workers may have the module
@@ -123,9 +124,11 @@ def find_profiles(settings: Settings) -> None:
 def _find(spec: WorkerSpecs) -> None:
     """Raise NotFoundError for an unknown id, without a child process, which takes a second to start on a busy machine.
 
-    An id of a module or of EnvPool is not looked for.
+    An id of a module, of EnvPool or of a host is not looked for.
     """
-    if not isinstance(spec, EnvSpec) or spec.vectorization == "envpool" or module_of(spec.id) is not None:
+    if not isinstance(spec, EnvSpec) or is_hosted(spec):
+        return
+    if spec.vectorization == "envpool" or module_of(spec.id) is not None:
         return
     if spec.multi_agent is None:
         find_env(spec.id)

@@ -5,9 +5,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from rollserve_server.settings.groups import Group, JsonObject, Names, Reloadable, parse_json
 from rollserve_wire.columns import MAX_TEXT_INFO_BYTES
@@ -92,6 +101,12 @@ class AllowSettings(Group):
         "--wrappers; package.* for all submodules of a package. The server imports the module, which runs its code. "
         "Can be given more than once; in the environment variable, separated by commas.",
     )
+    allow_host: Reloadable[Annotated[tuple[str, ...], Names]] = Field(
+        default=(),
+        description="The address of a host of environments that clients may name, and workers dial: "
+        "rows://HOST:PORT, or rows+tls://HOST:PORT with TLS. The one in --env is allowed. Can be given more than once; "
+        "in the environment variable, separated by commas.",
+    )
     allow_method: Reloadable[Annotated[tuple[str, ...], Names]] = Field(
         default=("set_task",),
         description="A method of environments with which clients may set tasks, or which they may call. Can be given "
@@ -120,6 +135,9 @@ class ProfileSetting(BaseModel):
     text_info_bytes: int = Field(default=0, ge=0, le=MAX_TEXT_INFO_BYTES)
     multi_agent: Literal["parallel", "aec"] | None = None
     global_state: bool = False
+    command: tuple[str, ...] = ()
+    python: str = ""
+    packages: tuple[str, ...] = ()
     description: str = Field(default="", max_length=1000)
     arguments: JsonObject = {}
 
@@ -129,6 +147,24 @@ class ProfileSetting(BaseModel):
         if value.startswith("profile:"):
             raise ValueError("expected an environment's own id, because profiles do not build on each other")
         return value
+
+    @model_validator(mode="after")
+    def _check_host(self) -> Self:
+        if self.command and (self.python or self.packages):
+            raise ValueError("expected a command, or a python and packages, got both")
+        if not self.has_host:
+            return self
+        for name in ("wrappers", "multi_agent", "global_state"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: expected none for an environment of a host, got {getattr(self, name)!r}")
+        if self.vectorization not in ("auto", "rows"):
+            raise ValueError(f"vectorization: expected rows for an environment of a host, got {self.vectorization}")
+        return self
+
+    @property
+    def has_host(self) -> bool:
+        """Whether a host has the environment, which workers start."""
+        return bool(self.command or self.python or self.packages)
 
     @field_validator("arguments")
     @classmethod

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from rollserve_env_host.environments import Environment
 from rollserve_env_host.messages import rows_pb2
 from rollserve_env_host.spaces import Values, array_of, space_message, tensor_message
+
+if TYPE_CHECKING:
+    from rollserve_env_host.environments import Environment
 
 __all__ = ["Rows"]
 
@@ -118,7 +120,7 @@ class Rows:
 
     def _action_columns(self, tensors: Iterable[Any], num_rows: int) -> List[np.ndarray]:
         columns = [array_of(each.tensor) for each in tensors]
-        expected = [((num_rows,) + leaf.shape, leaf.dtype) for leaf in self._actions.leaves]
+        expected = [((num_rows, *leaf.shape), leaf.dtype) for leaf in self._actions.leaves]
         got = [(column.shape, column.dtype.newbyteorder("=")) for column in columns]
         if got != expected:
             raise ValueError("actions: expected {}, got {}".format(expected, got))

@@ -58,7 +58,7 @@ class Values:
 
     def empty_columns(self, num_rows: int) -> List[np.ndarray]:
         """Return a column (num_rows, *shape) for each leaf."""
-        return [np.zeros((num_rows,) + leaf.shape, leaf.dtype) for leaf in self.leaves]
+        return [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.leaves]
 
     def store(self, value: Any, columns: Sequence[np.ndarray], row: int) -> None:
         """Store a value of the space in a row of columns; raise ValueError if it has another form."""
@@ -124,7 +124,7 @@ def _leaves(space: Any, path: Tuple[str, ...], value_of: Callable[[Any], Any]) -
     if kind in ("Dict", "Tuple"):
         parts = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
         for key, part in parts:
-            yield from _leaves(part, path + (str(key),), lambda value, key=key: value_of(value)[key])
+            yield from _leaves(part, (*path, str(key)), lambda value, key=key: value_of(value)[key])
     elif kind in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
         dtype = np.dtype(np.int64) if kind == "Discrete" else np.dtype(space.dtype)
         yield Leaf("/".join(path), dtype, tuple(space.shape or ()), value_of)

@@ -28,6 +28,7 @@ from rollserve_server.agents import (
     exploration_to_proto,
 )
 from rollserve_server.envs import (
+    HostStart,
     ProfileEnv,
     RowSpecs,
     environment_from_proto,
@@ -405,6 +406,8 @@ def _worker_to_proto(specs: WorkerSpecs, *, in_journal: bool) -> pb.SavedRowEnvi
     if in_journal and any(isinstance(each, ProfileEnv) for each in rows):
         none = environment_pb2.Environment()
         message.profiled.extend(env_spec_to_proto(each) if isinstance(each, ProfileEnv) else none for each in rows)
+        hosts = [each.host if isinstance(each, ProfileEnv) else None for each in rows]
+        message.hosts_json.extend(host.to_json() if host else "" for host in hosts)
     return message
 
 
@@ -564,7 +567,9 @@ class _VersionReader:
         if not message.profiled:
             return specs
         made = map(env_spec_from_proto, message.profiled)
-        return [of_profile(spec, env) if env.id else spec for spec, env in zip(specs, made, strict=True)]
+        hosts = [HostStart.from_json(text) if text else None for text in message.hosts_json] or [None] * len(specs)
+        parts = zip(specs, made, hosts, strict=True)
+        return [of_profile(spec, env, host) if env.id else spec for spec, env, host in parts]
 
     def _policies(self, messages: Sequence[pb.SavedPolicies]) -> PolicySet[PolicySource]:
         policies: dict[str, list[HeldPolicy[PolicySource]]] = {}

@@ -272,7 +272,8 @@ class EnvUpdates:
     def _check_allowed(self, specs: WorkerSpecs) -> None:
         for row, spec in enumerate(specs_of_rows(specs, num_rows=1)):
             with at_row(row):
-                check_allowed(spec, self._allow.allow_module, self._allow.allow_method)
+                allow = self._allow
+                check_allowed(spec, allow.allow_module, allow.allow_method, allow.allow_host)
                 self._check_rows(spec.num_rows or 0, len(self._versions.workers))
 
 

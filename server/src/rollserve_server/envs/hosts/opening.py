@@ -1,0 +1,150 @@
+"""Opens connections to hosts: to one that is started for it, or to one that listens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import rollserve_env_host
+
+from rollserve_server.children import Lifeline, launching_command, variables_for_code
+from rollserve_server.envs.hosts.connection import HostConnection, HostError, HostLostError
+from rollserve_server.envs.hosts.packages import python_with
+
+if TYPE_CHECKING:
+    from rollserve_server.envs.hosts.starts import HostStart
+
+__all__ = ["open_dialled", "start_host"]
+
+_DESCRIPTOR = "ROLLSERVE_ROWS_FD"
+"""The variable that names the descriptor of a started host's socket."""
+_BOOT = """
+import importlib.util, sys
+folder = sys.argv.pop(1)
+spec = importlib.util.spec_from_file_location("rollserve_env_host", folder + "/__init__.py")
+module = sys.modules["rollserve_env_host"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from rollserve_env_host.__main__ import main
+main()
+"""
+"""Runs the package in a folder: a Python of its own may have any version of it, or none."""
+_MAX_LINES, _MAX_LINE_BYTES = 10, 1000
+_PRINT_SECONDS = 1.0
+"""How long a host that has ended may leave its output open: to processes that it has started."""
+_CONNECT_SECONDS = 20.0
+"""How long a host may be away: until it listens again, rows wait."""
+_PAUSE_SECONDS = 0.2
+_BUFFER_BYTES = 1 << 20
+
+
+def start_host(start: HostStart, env_id: str) -> HostConnection:
+    """Start a host, which ends with its connection, and return the connection.
+
+    Raises:
+        HostError: the program cannot be started, or ends before it says hello; the text has the last that it printed.
+    """
+    ours, theirs = socket.socketpair()
+    for each in (ours, theirs):
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    lifeline, read_end, write_end = Lifeline(), *os.pipe()
+    printed = _Printed(read_end)
+    try:
+        with lifeline.end() as end:
+            process = subprocess.Popen(  # noqa: S603
+                launching_command(end, _command(start, env_id)),
+                pass_fds=[end, theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=write_end,
+                process_group=0,
+                env={**variables_for_code(), _DESCRIPTOR: str(theirs.fileno())},
+            )
+    except BaseException:
+        ours.close()
+        lifeline.close()
+        raise
+    finally:
+        theirs.close()  # else nobody would see that the host has closed it
+        os.close(write_end)
+    try:
+        return HostConnection(ours, lambda: _end(lifeline, process))
+    except HostError as error:
+        last = printed.last()
+        raise HostError(f"{error}{f'; the last that it printed is: {last}' if last else ''}") from error
+
+
+def open_dialled(address: str, *, waits: bool) -> HostConnection:
+    """Connect to a host that listens at `rows://HOST:PORT`, or with TLS at `rows+tls://HOST:PORT`.
+
+    Args:
+        address: the address.
+        waits: whether to wait for up to 20 s until the host listens.
+
+    Raises:
+        HostError: there is no host, its certificate is not trusted, or it does not speak the protocol.
+    """
+    parts = urlsplit(address)
+    try:
+        place = parts.hostname or "", parts.port or 0
+    except ValueError:
+        raise HostError(f"id: expected rows://HOST:PORT, got {address!r}") from None
+    until = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        try:
+            stream = socket.create_connection(place, timeout=_CONNECT_SECONDS)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if parts.scheme == "rows+tls":
+                stream = ssl.create_default_context().wrap_socket(stream, server_hostname=place[0])
+            stream.settimeout(None)
+            return HostConnection(stream, lambda: None)
+        except ssl.SSLError as error:
+            raise HostError(str(error)) from error
+        except (OSError, HostLostError) as error:
+            if not waits or time.monotonic() + _PAUSE_SECONDS > until:
+                raise HostError(str(error)) from error
+            time.sleep(_PAUSE_SECONDS)
+
+
+class _Printed:
+    """What a host prints, which goes to the worker's own standard error."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._lines: deque[bytes] = deque(maxlen=_MAX_LINES)
+        self._thread = threading.Thread(target=self._copy, args=(descriptor,), name="host output", daemon=True)
+        self._thread.start()
+
+    def last(self) -> str:
+        """Return the last lines of a host that has ended."""
+        self._thread.join(_PRINT_SECONDS)
+        return b"".join(self._lines).decode(errors="replace").strip()
+
+    def _copy(self, descriptor: int) -> None:
+        with os.fdopen(descriptor, "rb") as printed:
+            for line in iter(lambda: printed.readline(_MAX_LINE_BYTES), b""):
+                self._lines.append(line)
+                with contextlib.suppress(OSError, ValueError):
+                    sys.stderr.write(line.decode(errors="replace"))
+
+
+def _end(lifeline: Lifeline, process: subprocess.Popen[bytes]) -> None:
+    lifeline.close()
+    process.wait()
+
+
+def _command(start: HostStart, env_id: str) -> Sequence[str]:
+    if start.command:
+        return start.command
+    python = python_with(start.packages, start.python) if start.packages else start.python or sys.executable
+    return python, "-c", _BOOT, str(Path(rollserve_env_host.__file__).parent), env_id
