@@ -21,10 +21,11 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[1]
 _DIST = _ROOT / "dist"
-_DISTRIBUTIONS = ("client", "server", "conformance")
+_DISTRIBUTIONS = ("client", "client/hosts/python", "server", "conformance")
 _PLACES = {
     "client/pyproject.toml": r'^version = "(.*)"$',
-    "server/pyproject.toml": r'^version = "(.*)"$|"rollserve==(.*)"',
+    "server/pyproject.toml": r'^version = "(.*)"$|"rollserve(?:-env-host)?==(.*)"',
+    "client/hosts/python/pyproject.toml": r'^version = "(.*)"$',
     "conformance/pyproject.toml": r'^version = "(.*)"$|"rollserve(?:-server)?==(.*)"',
     "server/src/rollserve_server/__init__.py": r'^__version__ = "(.*)"$',
     "client/cpp/CMakeLists.txt": r"^project\(rollserve VERSION (\S+) ",

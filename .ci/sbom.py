@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_DISTRIBUTIONS = ("rollserve", "rollserve-server", "rollserve-conformance")
+_DISTRIBUTIONS = ("rollserve", "rollserve-env-host", "rollserve-server", "rollserve-conformance")
 
 
 def main(environment: str, file: Path) -> None:

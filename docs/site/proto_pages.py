@@ -27,6 +27,9 @@ _FIELD, _NESTED, _NESTED_ENUM, _ONEOF = 2, 3, 4, 8  # DescriptorProto
 _VALUE = _METHOD = 2  # EnumDescriptorProto, ServiceDescriptorProto
 _PACKAGE = 2
 
+_PACKAGE_NAME = re.compile(r"^\.([a-z]\w*\.)*")
+"""What full names begin with: packages, unlike messages, are in lower case."""
+
 _PLAIN_TYPES = {
     value: name.removeprefix("TYPE_").lower()
     for name, value in FieldDescriptorProto.Type.items()
@@ -150,7 +153,7 @@ def _link(proto: _Proto, name: str) -> str:
     """Return a link to a message or an enum of these files; the name alone of others."""
     if name not in proto.pages:
         return f"`{name.removeprefix('.')}`"
-    short = name.removeprefix(f".{proto.file.package}.")
+    short = _PACKAGE_NAME.sub("", name)
     return f"[{short}]({proto.pages[name]}#{short.lower()})"
 
 

@@ -2,8 +2,8 @@
 
 from rollserve_server.envs.callbacks import Callback, CallbackSteps
 from rollserve_server.envs.determinism import Difference, Trace, Traces, agree, differences
+from rollserve_server.envs.host_starts import HostStart, is_dialled
 from rollserve_server.envs.hosts.host import is_hosted
-from rollserve_server.envs.hosts.starts import HostStart, is_dialled
 from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leaves_of_space
 from rollserve_server.envs.many.making import find_turn_env, find_turn_wrapper
 from rollserve_server.envs.many.many_envs import ManyEnvs

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve_server.envs.hosts.starts import is_dialled
+from rollserve_server.envs.host_starts import is_dialled
 from rollserve_server.envs.profiles import ProfileEnv
 from rollserve_server.envs.registry import FORBIDDEN_WRAPPERS, forbidden_wrapper, module_of
 from rollserve_server.errors import InvalidValueError, NotAllowedError, shorten, within

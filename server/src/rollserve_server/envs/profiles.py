@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve_server.envs.hosts.starts import HostStart
+from rollserve_server.envs.host_starts import HostStart
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError
 from rollserve_wire.environments import EnvChange, EnvSpec, Wrapper
 from rollserve_wire.reasons import Reason

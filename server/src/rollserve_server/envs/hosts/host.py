@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 
 from rollserve_server.envs.columns import assemble_rows, store_observation
+from rollserve_server.envs.host_starts import is_dialled
 from rollserve_server.envs.hosts.connection import HostConnection, HostError, HostLostError
 from rollserve_server.envs.hosts.opening import open_dialled, start_host
-from rollserve_server.envs.hosts.starts import is_dialled
 from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.envs.plain_spaces import space_from_proto
 from rollserve_server.envs.profiles import ProfileEnv

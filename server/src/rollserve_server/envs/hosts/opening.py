@@ -23,7 +23,7 @@ from rollserve_server.envs.hosts.connection import HostConnection, HostError, Ho
 from rollserve_server.envs.hosts.packages import python_with
 
 if TYPE_CHECKING:
-    from rollserve_server.envs.hosts.starts import HostStart
+    from rollserve_server.envs.host_starts import HostStart
 
 __all__ = ["open_dialled", "start_host"]
 
