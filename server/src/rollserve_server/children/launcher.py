@@ -88,4 +88,7 @@ if __name__ == "__main__":
     if mode == "confined":
         leave_network()
         forbid_writing()
-    os.execvp(command[0], command)  # noqa: S606
+    try:
+        os.execvp(command[0], command)  # noqa: S606
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}")

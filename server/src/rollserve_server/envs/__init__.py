@@ -45,7 +45,7 @@ from rollserve_server.envs.registry import find_env, find_wrapper, module_of
 from rollserve_server.envs.row_envs import RowEnvs
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, identity_of, specs_of_rows
 from rollserve_server.envs.vector_envs import VectorEnvs
-from rollserve_server.envs.vectorization import episodes_per_row, make_rows, why_not_single, with_envpool
+from rollserve_server.envs.vectorization import episodes_per_row, make_rows, spaces_text, why_not_single, with_envpool
 
 __all__ = [
     "MAX_FPS",
@@ -107,6 +107,7 @@ __all__ = [
     "run_rendering",
     "space_from_proto",
     "space_to_proto",
+    "spaces_text",
     "specs_of_rows",
     "why_not_single",
     "with_envpool",

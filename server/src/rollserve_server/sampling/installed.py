@@ -32,6 +32,7 @@ from rollserve_server.envs import (
     episodes_per_row,
     make_rows,
     plain_space,
+    spaces_text,
     why_not_single,
     with_envpool,
 )
@@ -39,6 +40,7 @@ from rollserve_server.errors import DomainError, EnvFailedError, InvalidValueErr
 from rollserve_server.sampling.collect.acting import Evaluator
 from rollserve_server.sampling.protocol import NO_MEMBERS, EnvDescription
 from rollserve_wire.environments import EnvSpec
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -112,9 +114,9 @@ class InstalledEnvs:
         return env
 
     def give_back(self, version: int, rows: RowEnvs | VectorEnvs | ManyEnvs) -> None:
-        """Keep rows that a work no longer uses for others; close them if no other work can use them."""
+        """Keep rows that a work no longer uses for others; close them if they are of an older version, or no use."""
         env = self._envs.get(version)
-        if env is None or not env.give_back(rows):
+        if env is None or 0 < version < max(self._envs) or not env.give_back(rows):
             rows.close()
 
     def retain(self, versions: Collection[int]) -> None:
@@ -266,6 +268,11 @@ class InstalledEnv:
         return make_with_retries(make, self._settings.env_retries)
 
     def _configured(self, rows: _AnyRows) -> _AnyRows:
+        spaces = rows.observation_space, rows.action_space
+        if spaces != self._spaces:  # of a host that has another environment by now
+            rows.close()
+            text = mismatch(f"the spaces that it had, {spaces_text(*self._spaces)}", spaces_text(*spaces))
+            raise EnvFailedError(f"the environment: {text}")
         rows.checks_observations = self._settings.check_observations
         return rows
 
