@@ -183,26 +183,27 @@ def test_started_hosts_that_are_killed_change_nothing(sampler: rollserve.Sampler
     sampler.update_env("profile:pendulum")
     sampler.update_agent(rollserve.RandomAgent())
     expected = [sampler.obtain_exact_episodes(24, seed=5), sampler.obtain_fragments(2_000, seed=5)]
-    stop, killed = threading.Event(), []
+    stop, killed = threading.Event(), list[int]()
 
     def kill_hosts() -> None:
         while not stop.wait(0.15):
             for host in children(server):
                 with contextlib.suppress(psutil.Error):
-                    if len(killed) < 4 and time.time() > host.create_time() + 1.5:  # it has begun
+                    if time.time() > host.create_time() + 1.5:  # it has begun
                         host.kill()
                         killed.append(host.pid)
 
     killer = threading.Thread(target=kill_hosts)
     killer.start()
+    num_retried = 0
     try:
-        found = [sampler.obtain_exact_episodes(24, seed=5), sampler.obtain_fragments(2_000, seed=5)]
+        while num_retried == 0 or len(killed) < 4:
+            found = [sampler.obtain_exact_episodes(24, seed=5), sampler.obtain_fragments(2_000, seed=5)]
+            assert all(map(equal, found, expected))
+            num_retried += sum(batch.account.num_retried_episodes for batch in found)
     finally:
         stop.set()
         killer.join()
-    assert all(map(equal, found, expected))
-    assert killed
-    assert sum(batch.account.num_retried_episodes for batch in found) > 0
 
 
 def test_dialled_host_that_comes_back_goes_on(
