@@ -10,6 +10,7 @@ from benchmarks.service.workloads.bulk import measure_bulk
 from benchmarks.service.workloads.datasets import DATASETS, measure_datasets
 from benchmarks.service.workloads.driving import DRIVING, measure_driving
 from benchmarks.service.workloads.encrypted import measure_encrypted
+from benchmarks.service.workloads.hosts import HOSTS, measure_hosts
 from benchmarks.service.workloads.iterations import measure_iterations
 from benchmarks.service.workloads.many_agents import measure_many_agents
 from benchmarks.service.workloads.many_workers import measure_many_workers
@@ -38,5 +39,6 @@ WORKLOADS: dict[str, Callable[[str, Options], list[Result]]] = {
     **dict.fromkeys(RECORDINGS, measure_recording),
     **dict.fromkeys(ITERATIONS, measure_iterations),
     **dict.fromkeys(DRIVING, measure_driving),
+    **dict.fromkeys(HOSTS, measure_hosts),
 }
 """Functions that measure workloads, called with the workload's name."""

@@ -130,6 +130,8 @@ def _notes(figures: Mapping[str, float]) -> list[str]:
         notes.append(f"with TLS and a token {figures['secured_ratio_to_plain']:.2f} x plaintext")
     if "ratio_to_async" in figures:
         notes.append(f"{figures['ratio_to_async']:.2f} x AsyncVectorEnv")
+    if "ratio_to_worker" in figures:
+        notes.append(f"{figures['ratio_to_worker']:.2f} x in the worker")
     if "ratio_to_minari" in figures:
         chunked = f"{figures['chunked_ratio_to_minari']:.2f} x with files by Minari"
         notes.append(f"{figures['ratio_to_minari']:.2f} x Minari's iterator, {chunked}")
