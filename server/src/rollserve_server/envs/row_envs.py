@@ -82,6 +82,7 @@ class RowEnvs:
             error.
         rows_differ: whether each row has a spec of its own, so that each episode belongs to a row.
         has_callbacks: whether callbacks see the steps.
+        resets_together: whether `begin_resets` resets rows at the same time.
         traces: of the last `classify`.
     """
 
@@ -150,6 +151,7 @@ class RowEnvs:
             self.close()
             raise
         self.terminated, self.truncated = results.terminated, results.truncated
+        self.resets_together = self._threads is not None or self._host is not None
 
     def check_precision(self) -> None:
         """Make observations of wider floats than their space announces an error from now on, instead of rounding."""

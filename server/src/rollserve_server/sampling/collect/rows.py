@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 from abc import abstractmethod
+from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.collector import Collector, EpisodeCollector, with_episode
-from rollserve_server.sampling.collect.noise import RowNoise
+from rollserve_server.sampling.collect.noise import EpisodeGenerator, RowNoise
 from rollserve_server.sampling.collect.stepping import SingleRows
 from rollserve_server.sampling.record.episodes import Episode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
@@ -67,10 +70,15 @@ class RowwiseCollector(EpisodeCollector[_Episode], Generic[_Episode, _Running]):
 
     def begin(self, before: int | None = None) -> bool:
         """Begin waiting episodes in free rows, up to one whose environment fails; return whether rows have episodes."""
-        while (taken := self._waiting.take(before)) is not None:
-            self._beginning = taken
-            if not self._begin_episode(*taken):
+        taken = deque(iter(functools.partial(self._waiting.take, before), None))
+        self._begin_resets(taken)
+        while taken:
+            self._beginning = taken.popleft()
+            if not self._begin_episode(*self._beginning):
                 break
+        for row, index in taken:
+            self._waiting.free(row)
+            self._waiting.add(index)
         return bool(self._running)
 
     def cancel(self, index: int) -> int:
@@ -80,6 +88,9 @@ class RowwiseCollector(EpisodeCollector[_Episode], Generic[_Episode, _Running]):
             return 0
         self._waiting.free(row)
         return self._forget(row)
+
+    def _begin_resets(self, episodes: Collection[tuple[int, int]]) -> None:
+        """Begin resets for episodes, given rows and indices, where that is faster than one reset after the other."""
 
     @abstractmethod
     def _begin_episode(self, row: int, index: int) -> bool:
@@ -125,7 +136,7 @@ class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
         super().__init__(root_seed, self._rows, agent, num_retries)
         self._max_episode_length = max_episode_length
         self._envs = envs
-        self._noise = RowNoise(envs.num_rows, agent)
+        self._noise, self._seeds = RowNoise(envs.num_rows, agent), EpisodeGenerator()
         self._waiting = (_WaitingForOwnRow if envs.rows_differ else WaitingForAnyRow)(envs.num_rows)
         self._steps_left = np.zeros(envs.num_rows, np.int64)
 
@@ -149,6 +160,11 @@ class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
         finished = [self._finish(row) for row in ended if row in self._running]
         recorder.advance()
         return finished
+
+    @override
+    def _begin_resets(self, episodes: Collection[tuple[int, int]]) -> None:
+        if self._envs.resets_together and len(episodes) > 1:
+            self._envs.begin_resets({row: self._seeds.env_seed(self._root_seed, index) for row, index in episodes})
 
     def _begin_episode(self, row: int, index: int) -> bool:
         env_seed = self._noise.begin(row, self._root_seed, index)
