@@ -48,7 +48,7 @@ COPY LICENSE LICENSE
 COPY protos protos
 COPY client client
 COPY server server
-RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels ./client ./server \
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels ./client ./client/hosts/python ./server \
     && pip install --no-deps --no-compile --no-index --root /layer wheels/*.whl \
     && /src/layer.sh
 

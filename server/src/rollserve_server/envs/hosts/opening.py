@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import socket
 import ssl
@@ -15,8 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import rollserve_env_host
 
 from rollserve_server.children import Lifeline, launching_command, variables_for_code
 from rollserve_server.envs.hosts.connection import HostConnection, HostError, HostLostError
@@ -147,4 +146,12 @@ def _command(start: HostStart, env_id: str) -> Sequence[str]:
     if start.command:
         return start.command
     python = python_with(start.packages, start.python) if start.packages else start.python or sys.executable
-    return python, "-c", _BOOT, str(Path(rollserve_env_host.__file__).parent), env_id
+    return python, "-c", _BOOT, str(_package()), env_id
+
+
+def _package() -> Path:
+    """Return the folder of `rollserve_env_host`; raise HostError if it is not installed."""
+    found = importlib.util.find_spec("rollserve_env_host")
+    if found is None or found.origin is None:
+        raise HostError("python: expected the package rollserve-env-host on the server, got none")
+    return Path(found.origin).parent
