@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ import rollserve
 from rollserve.agents import Agent
 from rollserve.spaces import Box, Discrete
 
-__all__ = ["AGENTS", "ENVS", "ENV_MODULE", "MAX_WORKERS", "NUM_ROWS", "Environment", "agent", "parameters"]
+__all__ = ["AGENTS", "ENVS", "ENV_MODULE", "MAX_WORKERS", "NUM_ROWS", "PROFILES", "Environment", "agent", "parameters"]
 
 ENV_MODULE = "faults.chaos.environments"
 NUM_ROWS = 4  # of each worker, in every environment
@@ -58,12 +59,25 @@ ENVS: Mapping[str, Environment] = {
     "dies": _temperamental(dies=1500),
     "raises": _temperamental(raises=400),
     "hangs": _temperamental(hangs=1500),
+    "hosted": _env("cart", rollserve.EnvSpec("profile:hosted"), _rows("CartPole-v1")),
+    "hosted raises": _env("cart", rollserve.EnvSpec("profile:hosted-raises"), _rows(f"{ENV_MODULE}:Temperamental")),
     "screens": _env("screens", _rows(f"{ENV_MODULE}:Screens")),
     "stacks": _env(
         "stacks",
         _rows(f"{ENV_MODULE}:Screens", None, rollserve.Wrapper("FrameStackObservation", {"stack_size": 4})),
     ),
 }
+
+PROFILES: Mapping[str, Mapping[str, object]] = {
+    "hosted": {"env": "CartPole-v1", "python": sys.executable, "rows": NUM_ROWS},
+    "hosted-raises": {
+        "env": f"{ENV_MODULE}:Temperamental",
+        "env_kwargs": {"raises": 400, "dies": 1500},
+        "python": sys.executable,
+        "rows": NUM_ROWS,
+    },
+}
+"""Profiles of environments in hosts, by name."""
 
 _CART = Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32)), Discrete(2)
 

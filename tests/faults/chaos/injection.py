@@ -33,6 +33,7 @@ class Injector:
         self._actions: Mapping[str, Callable[[Fault], None]] = {
             "worker killed": lambda fault: self._kill(self._worker(fault.draw)),
             "worker paused": lambda fault: self._pause(self._worker(fault.draw), fault.lasts_seconds),
+            "host killed": lambda fault: self._kill(self._host(fault.draw)),
             "gateway killed": lambda fault: self._start_again(self._service.kill, fault.draw),
             "gateway ended": lambda fault: self._start_again(self._service.stop, fault.draw),
             "gateway paused": lambda fault: self._pause(self._service.pid, fault.lasts_seconds),
@@ -87,6 +88,11 @@ class Injector:
         """Return the process id of a worker, or 0 if there is none at the moment."""
         workers = self._service.workers()
         return workers[int(draw * len(workers))].pid if workers else 0
+
+    def _host(self, draw: float) -> int:
+        """Return the process id of a host, or 0 if there is none at the moment."""
+        hosts = self._service.hosts()
+        return hosts[int(draw * len(hosts))].pid if hosts else 0
 
     def _client(self, draw: float) -> int:
         return self._fleet.pid(self._fleet.chosen(draw))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import psutil
 
-__all__ = ["Usage", "actor_class", "end_with_parent", "family", "name_of", "still_running", "usage_of"]
+__all__ = ["Usage", "actor_class", "end_with_parent", "family", "is_host", "name_of", "still_running", "usage_of"]
 
 _ROLES = {"WorkerActor": "worker", "JournalActor": "journal"}
 
@@ -72,6 +72,13 @@ def actor_class(process: psutil.Process) -> str:
     command = process.cmdline()
     name = command[0] if command else ""
     return name.removeprefix("ray::").partition(".")[0].strip() if name.startswith("ray::") else ""
+
+
+def is_host(process: psutil.Process) -> bool:
+    """Whether a process is a host of environments."""
+    with contextlib.suppress(psutil.Error):
+        return any(part.endswith("rollserve_env_host") for part in process.cmdline())
+    return False
 
 
 def usage_of(processes: Sequence[psutil.Process], gateway_pid: int) -> dict[int, Usage]:

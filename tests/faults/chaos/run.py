@@ -30,7 +30,19 @@ import rollserve
 
 __all__ = ["DEFAULT_ENVS", "Options", "Outcome", "run"]
 
-DEFAULT_ENVS = ("cart", "short", "blocks", "slow", "dies", "raises", "hangs", "screens", "stacks")
+DEFAULT_ENVS = (
+    "cart",
+    "short",
+    "blocks",
+    "slow",
+    "dies",
+    "raises",
+    "hangs",
+    "hosted",
+    "hosted raises",
+    "screens",
+    "stacks",
+)
 _UPDATES = {
     "ok",
     "DEADLINE_EXCEEDED",

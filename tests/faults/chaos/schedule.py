@@ -25,6 +25,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "worker killed": Kind(7.0),
     "worker paused": Kind(12.0, 3.0),
+    "host killed": Kind(5.0),
     "gateway killed": Kind(75.0),
     "gateway ended": Kind(150.0),
     "gateway paused": Kind(40.0, 3.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,10 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
-from faults.chaos.catalogue import ENV_MODULE, MAX_WORKERS, NUM_ROWS
+from faults.chaos.catalogue import ENV_MODULE, MAX_WORKERS, NUM_ROWS, PROFILES
 from faults.chaos.environments import FOLDER
 from faults.chaos.events import EventLog
-from faults.chaos.processes import Usage, family, name_of, still_running, usage_of
+from faults.chaos.processes import Usage, family, is_host, name_of, still_running, usage_of
 from principals import Tokens
 from ray_clusters import OTHER_VERSION, free_port, wait_for_text
 
@@ -105,7 +106,14 @@ class Service:
         self._options = [
             *("--env", "CartPole-v1", "--vectorization", "rows"),
             *("--rows", str(NUM_ROWS), "--workers", str(num_workers), "--seed", str(seed), "--listen", self.address),
-            *("--allow-module", ENV_MODULE, "--shared-memory-bytes", str(128 << 20)),
+            *(
+                "--profiles",
+                json.dumps(PROFILES),
+                "--allow-module",
+                ENV_MODULE,
+                "--shared-memory-bytes",
+                str(128 << 20),
+            ),
             *("--worker-observation-bytes", str(256 << 20)),
             *("--worker-buffer-bytes", str(8 << 20), "--call-window-bytes", str(2 << 20)),
             *("--worker-num-cpus", "0.1", "--max-workers", str(max(MAX_WORKERS, num_workers) + 1)),
@@ -185,6 +193,10 @@ class Service:
     def workers(self) -> list[psutil.Process]:
         """Return the running processes of workers."""
         return self._called("worker")
+
+    def hosts(self) -> list[psutil.Process]:
+        """Return the running processes of hosts."""
+        return [each for worker in self.workers() for each in family(worker.pid) if is_host(each)]
 
     def journal(self) -> int:
         """Return the process id of the journal, or 0 if there is none."""
