@@ -200,5 +200,5 @@ release: $(READY) ## change the version, and build all artefacts into dist; VERS
 clean: ## remove everything that the other targets make
 	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit .venv-bridges .venv-client sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
 		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png bench-learning.json bench-learning.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run build dist
-	for file in client/*/Makefile; do $(MAKE) -s -C "$$(dirname "$$file")" clean; done
+	for file in client/*/Makefile client/hosts/*/Makefile; do $(MAKE) -s -C "$$(dirname "$$file")" clean; done
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
