@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -31,6 +32,8 @@ __all__ = ["Host", "HostResults", "HostRow", "check_hosted", "host_of", "is_host
 
 _V = TypeVar("_V")
 
+_NUM_OPENINGS = 3
+"""How often rows are asked for, if hosts are lost before they are made, until an update fails."""
 _MAX_INFO_BYTES = 64 << 20
 """Bytes of infos, and of all else beside observations, in a message of a host."""
 
@@ -88,7 +91,7 @@ class Host:
         self._connection: HostConnection | None = None
         self._made: pb.Made | None = None
         try:
-            made = self._open()
+            made = self._open_first()
         except HostError as error:
             field = "kwargs_json" if spec.kwargs and self._connection is not None else "id"
             self.close()
@@ -146,6 +149,13 @@ class Host:
     def close(self) -> None:
         """Close the connection, and with it what the host has made."""
         self._lose()
+
+    def _open_first(self) -> pb.Made:
+        """Open the connection for the first time; again if the host is lost before its rows are made."""
+        for _ in range(_NUM_OPENINGS - 1):
+            with contextlib.suppress(HostLostError):
+                return self._open()
+        return self._open()
 
     def _open(self) -> pb.Made:
         """Open the connection; return the environment, which has to be the one that it was."""

@@ -80,7 +80,7 @@ def start_host(start: HostStart, env_id: str) -> HostConnection:
         return HostConnection(ours, lambda: _end(lifeline, process))
     except HostError as error:
         last = printed.last()
-        raise HostError(f"{error}{f'; the last that it printed is: {last}' if last else ''}") from error
+        raise type(error)(f"{error}{f'; the last that it printed is: {last}' if last else ''}") from error
 
 
 def open_dialled(address: str, *, waits: bool) -> HostConnection:
