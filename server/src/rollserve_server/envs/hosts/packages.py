@@ -44,7 +44,8 @@ def python_with(packages: Sequence[str], python: str = "", *, runs_code: bool = 
             shutil.rmtree(made, ignore_errors=True)
             _run(python, "-m", "venv", str(made))
             options = () if runs_code else ("--only-binary", ":all:")
-            _run(str(made / "bin/python"), "-m", "pip", "install", "--quiet", *options, *_NEEDED, *packages)
+            # With -I, packages of `PYTHONPATH` do not count as installed.
+            _run(str(made / "bin/python"), "-I", "-m", "pip", "install", "--quiet", *options, *_NEEDED, *packages)
             made.rename(folder)  # pip's programs have the old path, Python itself does not
     return str(folder / "bin/python")
 
