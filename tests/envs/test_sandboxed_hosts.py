@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -99,6 +100,8 @@ def server(
             "drawing": {"env": "hostile_envs:Drawing", "sandbox": True},
             "drawing-free": {"env": "hostile_envs:Drawing", "python": sys.executable},
             "cartpole": {"env": "CartPole-v1", "sandbox": {"processors": 1}},
+            "hidden": {"env": "hostile_envs:Drawing", "env_kwargs": {"hidden": __file__}, "sandbox": True},
+            "shown": {"env": "hostile_envs:Drawing", "env_kwargs": {"hidden": __file__}, "python": sys.executable},
             "command": {"env": "none", "command": ["no-such-program"], "sandbox": True},
             "path": {"env": "CartPole-v1", "sandbox": {"paths": ["/no/such/path"]}},
         }
@@ -163,6 +166,13 @@ def test_host_has_the_same_episodes_inside_as_outside(sampler: rollserve.Sampler
         sampler.update_env(env)
         batches.append(sampler.obtain_samples(100, seed=1))
     assert equal(*batches)
+
+
+def test_host_does_not_see_the_working_folder(sampler: rollserve.Sampler) -> None:
+    assert Path.cwd() in Path(__file__).parents
+    sampler.update_env("profile:hidden")
+    with raises(rollserve.InvalidArgumentError, reason=Reason.ENV_REFUSED, quotes="hidden: expected nothing there"):
+        sampler.update_env("profile:shown")
 
 
 def test_host_ends_with_a_worker_that_is_killed(sampler: rollserve.Sampler) -> None:

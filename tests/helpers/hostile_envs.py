@@ -236,10 +236,12 @@ class Counting(Hostile):
 
 
 class Drawing(Hostile):
-    """An environment that draws what it returns."""
+    """An environment that draws what it returns, where a path is hidden."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: str = "/no/such/path") -> None:
         super().__init__({})
+        if Path(hidden).exists():
+            raise ValueError(f"hidden: expected nothing there, got {hidden}")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin to draw anew."""

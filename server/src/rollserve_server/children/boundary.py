@@ -47,8 +47,13 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _CAPABILITY_VERSION = 0x20080522
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-_LINKS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "fd/0", "/dev/stdout": "fd/1", "/dev/stderr": "fd/2"}
-_LINKS |= {"/dev/shm": SCRATCH}  # noqa: S108  # shared memory counts as files
+_LINKS = {
+    "/dev/fd": "/proc/self/fd",
+    "/dev/stdin": "fd/0",
+    "/dev/stdout": "fd/1",
+    "/dev/stderr": "fd/2",
+    "/dev/shm": SCRATCH,  # noqa: S108  # shared memory counts as files
+}
 _FILES = {
     "/etc/passwd": f"sandbox:x:{_USER}:{_USER}::{SCRATCH}:/bin/sh\n",
     "/etc/group": f"sandbox:x:{_USER}:\n",
@@ -69,12 +74,9 @@ reach keys of the user (add_key, request_key, keyctl), make or enter namespaces 
 kernel to whoever seeks its faults (perf_event_open, bpf, userfaultfd).
 """
 _REFUSED = (425, 435)  # on all machines: io_uring_setup, whose rings make sockets; clone3, whose flags no filter sees
-_FAMILIES = (
-    socket.AF_UNIX,
-    socket.AF_INET,
-    socket.AF_INET6,
-    16,
-)  # 16: netlink; others, such as vsock, leave a namespace
+_NETLINK = 16  # the module has it on Linux alone
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, _NETLINK)
+"""Families of sockets that a namespace bounds; others, such as vsock, leave it."""
 
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 
@@ -237,12 +239,13 @@ def watch(first: int, memory_bytes: int) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     while True:
         ended, status = os.waitpid(first, os.WNOHANG)
-        if ended:
-            os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-        if sum(_taken_bytes("statm")) > memory_bytes and (taken := sum(_taken_bytes("smaps_rollup"))) > memory_bytes:
-            sys.stderr.write(f"sandbox.memory_bytes: expected at most {memory_bytes} of all processes, got {taken}\n")
+        if not ended and all(sum(_taken_bytes(name)) > memory_bytes for name in ("statm", "smaps_rollup")):
+            sys.stderr.write(f"sandbox.memory_bytes: expected at most {memory_bytes} of all processes, got more\n")
             sys.stderr.flush()
             os.kill(first, signal.SIGKILL)
+            ended, status = os.waitpid(first, 0)
+        if ended:
+            os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
         signal.sigtimedwait([signal.SIGCHLD], _LOOK_SECONDS)
 
 
