@@ -1,5 +1,6 @@
 """Child processes of the server and its workers: their variables, and their end with the process they work for."""
 
+from rollserve_server.children.boundary import BOUNDARY, SCRATCH
 from rollserve_server.children.launcher import live_by
 from rollserve_server.children.lifeline import (
     Lifeline,
@@ -12,6 +13,8 @@ from rollserve_server.children.watchdog import BEAT_SECONDS, WATCHDOG
 
 __all__ = [
     "BEAT_SECONDS",
+    "BOUNDARY",
+    "SCRATCH",
     "WATCHDOG",
     "Lifeline",
     "launching",

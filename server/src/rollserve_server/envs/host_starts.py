@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from rollserve_server.settings import SandboxSetting
+
 __all__ = ["DIALLED", "HostStart", "is_dialled"]
 
 DIALLED = ("rows://", "rows+tls://")
@@ -19,21 +21,24 @@ class HostStart:
         command: program and arguments; empty for a Python that runs `rollserve_env_host` with the environment's id.
         python: that Python; empty for the worker's own.
         packages: what pip installs for it, in a virtual environment; empty for none.
+        sandbox: limits of the boundary that the host runs behind; None for a host without one.
     """
 
     command: tuple[str, ...] = ()
     python: str = ""
     packages: tuple[str, ...] = ()
+    sandbox: SandboxSetting | None = None
 
     def to_json(self) -> str:
         """Return JSON that `from_json` reads."""
-        return json.dumps(asdict(self))
+        return json.dumps({**asdict(self), "sandbox": self.sandbox and self.sandbox.model_dump()})
 
     @classmethod
     def from_json(cls, text: str) -> HostStart:
         """Return what `to_json` has written."""
         values = json.loads(text)
-        return cls(tuple(values["command"]), values["python"], tuple(values["packages"]))
+        sandbox = values["sandbox"] and SandboxSetting(**values["sandbox"])
+        return cls(tuple(values["command"]), values["python"], tuple(values["packages"]), sandbox)
 
 
 def is_dialled(env_id: str) -> bool:

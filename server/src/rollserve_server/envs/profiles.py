@@ -143,8 +143,12 @@ class Profiles:
             global_state=profile.global_state,
             profile=name,
             arguments=dict(arguments),
-            host=HostStart(profile.command, profile.python, profile.packages) if profile.has_host else None,
+            host=_host(profile) if profile.has_host else None,
         )
+
+
+def _host(profile: ProfileSetting) -> HostStart:
+    return HostStart(profile.command, profile.python, profile.packages, profile.sandbox)
 
 
 def _is_profile(spec: EnvSpec) -> bool:

@@ -9,6 +9,7 @@ from rollserve_server.settings.environment import (
     EnvironmentSettings,
     ProfileSetting,
     ProfileSettings,
+    SandboxSetting,
     WrapperSetting,
 )
 from rollserve_server.settings.gateway import (
@@ -63,6 +64,7 @@ __all__ = [
     "RowSettings",
     "SamplerSettings",
     "SandboxLimits",
+    "SandboxSetting",
     "Settings",
     "TlsSettings",
     "TracingSettings",

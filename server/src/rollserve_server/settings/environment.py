@@ -27,6 +27,7 @@ __all__ = [
     "EnvironmentSettings",
     "ProfileSetting",
     "ProfileSettings",
+    "SandboxSetting",
     "WrapperSetting",
 ]
 
@@ -120,6 +121,38 @@ class AllowSettings(Group):
     )
 
 
+class SandboxSetting(BaseModel):
+    """Limits of the boundary around an environment's host.
+
+    Attributes:
+        memory_bytes: memory of all its processes together, and the address space of each.
+        processes: number of its processes and threads.
+        scratch_bytes: size of the folder that it may write, and of its shared memory.
+        processors: number of processors that it may use; None for all of the worker's.
+        paths: files and folders that it may read, beside the system's libraries, its Python and `PYTHONPATH`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    memory_bytes: int = Field(default=4 << 30, ge=64 << 20, lt=1 << 63)
+    processes: int = Field(default=64, ge=1, le=1 << 16)
+    scratch_bytes: int = Field(default=256 << 20, ge=1 << 20, lt=1 << 63)
+    processors: int | None = Field(default=None, ge=1)
+    paths: tuple[str, ...] = ()
+
+    @field_validator("paths")
+    @classmethod
+    def _check_paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for path in value:
+            if not path.startswith("/") or not path.strip("/."):
+                raise ValueError(f"expected absolute paths below the root, got {path!r}")
+        return value
+
+
+def _sandbox(value: Any) -> Any:
+    return {True: {}, False: None}[value] if isinstance(value, bool) else value
+
+
 class ProfileSetting(BaseModel):
     """An environment that clients may request by a name."""
 
@@ -138,6 +171,7 @@ class ProfileSetting(BaseModel):
     command: tuple[str, ...] = ()
     python: str = ""
     packages: tuple[str, ...] = ()
+    sandbox: Annotated[SandboxSetting | None, BeforeValidator(_sandbox)] = None
     description: str = Field(default="", max_length=1000)
     arguments: JsonObject = {}
 
@@ -164,7 +198,7 @@ class ProfileSetting(BaseModel):
     @property
     def has_host(self) -> bool:
         """Whether a host has the environment, which workers start."""
-        return bool(self.command or self.python or self.packages)
+        return bool(self.command or self.python or self.packages or self.sandbox)
 
     @field_validator("arguments")
     @classmethod

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from rollserve_server.children import Lifeline, launching_command, variables_for_code
 from rollserve_server.envs.hosts.connection import HostConnection, HostError, HostLostError
 from rollserve_server.envs.hosts.packages import python_with
+from rollserve_server.envs.hosts.sandboxes import MAX_PRINTED_BYTES, sandboxed, variables_in_sandbox
 
 if TYPE_CHECKING:
     from rollserve_server.envs.host_starts import HostStart
@@ -57,17 +58,22 @@ def start_host(start: HostStart, env_id: str) -> HostConnection:
     for each in (ours, theirs):
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     lifeline, read_end, write_end = Lifeline(), *os.pipe()
-    printed = _Printed(read_end)
+    printed = _Printed(read_end, MAX_PRINTED_BYTES if start.sandbox else sys.maxsize)
     try:
+        command, variables = _command(start, env_id), variables_for_code()
+        if start.sandbox:
+            package = () if start.command else (str(_package()),)
+            command = sandboxed(command, start.sandbox, theirs.fileno(), package)
+            variables = variables_in_sandbox()
         with lifeline.end() as end:
             process = subprocess.Popen(  # noqa: S603
-                launching_command(end, _command(start, env_id)),
+                launching_command(end, command),
                 pass_fds=[end, theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=write_end,
                 stderr=write_end,
                 process_group=0,
-                env={**variables_for_code(), _DESCRIPTOR: str(theirs.fileno())},
+                env={**variables, _DESCRIPTOR: str(theirs.fileno())},
             )
     except BaseException:
         ours.close()
@@ -117,10 +123,11 @@ def open_dialled(address: str, *, waits: bool) -> HostConnection:
 
 
 class _Printed:
-    """What a host prints, which goes to the worker's own standard error."""
+    """What a host prints, of which so many bytes go to the worker's own standard error."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, max_bytes: int) -> None:
         self._lines: deque[bytes] = deque(maxlen=_MAX_LINES)
+        self._bytes_left = max_bytes
         self._thread = threading.Thread(target=self._copy, args=(descriptor,), name="host output", daemon=True)
         self._thread.start()
 
@@ -133,6 +140,9 @@ class _Printed:
         with os.fdopen(descriptor, "rb") as printed:
             for line in iter(lambda: printed.readline(_MAX_LINE_BYTES), b""):
                 self._lines.append(line)
+                self._bytes_left -= len(line)
+                if self._bytes_left < 0:
+                    continue
                 with contextlib.suppress(OSError, ValueError):
                     sys.stderr.write(line.decode(errors="replace"))
 
@@ -145,7 +155,9 @@ def _end(lifeline: Lifeline, process: subprocess.Popen[bytes]) -> None:
 def _command(start: HostStart, env_id: str) -> Sequence[str]:
     if start.command:
         return start.command
-    python = python_with(start.packages, start.python) if start.packages else start.python or sys.executable
+    python = start.python or sys.executable
+    if start.packages:
+        python = python_with(start.packages, start.python, runs_code=not start.sandbox)
     return python, "-c", _BOOT, str(_package()), env_id
 
 

@@ -21,7 +21,7 @@ _NEEDED = ("numpy", "protobuf")
 _MAX_SHOWN_CHARACTERS = 2000
 
 
-def python_with(packages: Sequence[str], python: str = "") -> str:
+def python_with(packages: Sequence[str], python: str = "", *, runs_code: bool = True) -> str:
     """Return a Python that has packages, in a virtual environment that is made first if there is none yet.
 
     pip takes its index, and what else it needs, from its own settings, such as `PIP_INDEX_URL`. The environments are in
@@ -30,6 +30,7 @@ def python_with(packages: Sequence[str], python: str = "") -> str:
     Args:
         packages: requirements, as pip takes them.
         python: the Python that the environment is made from; empty for this process's own.
+        runs_code: whether packages may run code of theirs to be built; else they need wheels.
 
     Raises:
         HostError: pip fails, or the Python does; the text has the last that they have printed.
@@ -42,7 +43,9 @@ def python_with(packages: Sequence[str], python: str = "") -> str:
             made = folder.with_suffix(".new")
             shutil.rmtree(made, ignore_errors=True)
             _run(python, "-m", "venv", str(made))
-            _run(str(made / "bin/python"), "-m", "pip", "install", "--quiet", *_NEEDED, *packages)
+            options = () if runs_code else ("--only-binary", ":all:")
+            # With -I, packages of `PYTHONPATH` do not count as installed.
+            _run(str(made / "bin/python"), "-I", "-m", "pip", "install", "--quiet", *options, *_NEEDED, *packages)
             made.rename(folder)  # pip's programs have the old path, Python itself does not
     return str(folder / "bin/python")
 

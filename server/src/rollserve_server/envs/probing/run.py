@@ -238,7 +238,7 @@ class _ForkServer:
         self._lifeline = Lifeline()
         with theirs, self._lifeline.end() as end:
             self._process = subprocess.Popen(  # noqa: S603
-                launching(end, "-m", _MODULE, str(theirs.fileno())),
+                launching(end, "-m", _MODULE, str(theirs.fileno()), os.environ.get("PYTHONPATH", "")),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), end],
                 process_group=0,
