@@ -6,12 +6,13 @@ import (
 	pb "github.com/rollserve/rollserve/client/go/rollservev1"
 )
 
-// DrivenStep has the observations of N rows for the next actions of a session, and what followed the last ones.
+// DrivenStep has the observations of N rows for the next actions of a session, and what followed the last ones. These
+// are all rows of all workers, or, of a session with MinReady, those that are ready.
 //
 // Rows are reset in the step that ends an episode: such a row's observation is the first one of its next episode, and
 // LastObservations have the last one of the episode that has ended.
 type DrivenStep struct {
-	// Number is the number of the step that actions are wanted for, from 0.
+	// Number is the number of the step that actions are wanted for, from 0; with MinReady, of what was received.
 	Number uint64
 	// Observations (N, *O) are the observations for the next actions.
 	Observations Columns
@@ -23,7 +24,7 @@ type DrivenStep struct {
 	Terminated []bool
 	// Truncated (N) says whether a limit has. Both flags may be set.
 	Truncated []bool
-	// EndedRows (E) are the rows whose episodes have ended with the last step.
+	// EndedRows (E) are the positions, among these rows, of those whose episodes have ended with the last step.
 	EndedRows []int
 	// LastObservations (E, *O) are the last observations of these episodes.
 	LastObservations Columns
@@ -34,6 +35,10 @@ type DrivenStep struct {
 	Infos Columns
 	// LastInfos (E, *I) are what came with the last observations, in the same form.
 	LastInfos Columns
+	// Rows (N) are the numbers of these rows among all rows.
+	Rows []int
+	// RowSteps (N) is how many steps each of them has made in the session.
+	RowSteps []int64
 }
 
 // Ended returns whether the row's episode has ended with the last step, (N).
@@ -45,8 +50,15 @@ func (s *DrivenStep) Ended() []bool {
 	return ended
 }
 
-// decodeStep returns a step. Its arrays share the memory of the message if one worker has all rows.
-func decodeStep(message *pb.DrivenStep, numRows int) (*DrivenStep, error) {
+// decodeStep returns a step of all rows, or of those that are ready. Its arrays share the memory of the message if one
+// worker has all rows.
+func decodeStep(message *pb.DrivenStep, numRows int, isReady bool) (*DrivenStep, error) {
+	if isReady {
+		numRows = 0
+		for _, rows := range message.GetWorkers() {
+			numRows += len(rows.GetEpisodeIndices())
+		}
+	}
 	step := &DrivenStep{
 		Number: message.GetStep(), Rewards: make([]float64, numRows),
 		Terminated: make([]bool, numRows), Truncated: make([]bool, numRows), EndedRows: []int{},
@@ -57,6 +69,13 @@ func decodeStep(message *pb.DrivenStep, numRows int) (*DrivenStep, error) {
 		begin, count, ended := len(step.EpisodeIndices), len(rows.GetEpisodeIndices()), len(rows.GetEndedRows())
 		if err := checkRows(rows, numRows-begin); err != nil {
 			return nil, fmt.Errorf("workers[%d].%w", i, err)
+		}
+		for j := 0; j < count; j++ {
+			row, made := begin+j, int64(message.GetStep())
+			if isReady {
+				row, made = int(rows.GetRows()[j]), rows.GetRowStepCounts()[j]
+			}
+			step.Rows, step.RowSteps = append(step.Rows, row), append(step.RowSteps, made)
 		}
 		copy(step.Rewards[begin:], rows.GetRewards())
 		step.EpisodeIndices = append(step.EpisodeIndices, rows.GetEpisodeIndices()...)

@@ -85,6 +85,10 @@ const (
 	// The operator does not allow that path: in arguments (`--allow-path`), or as a dataset (`--data-dir`).
 	// Status: PERMISSION_DENIED.
 	ReasonPathNotAllowed Reason = "PATH_NOT_ALLOWED"
+	// ReasonHostNotAllowed:
+	// The operator does not allow workers to dial that host of environments (`--allow-host`).
+	// Status: PERMISSION_DENIED.
+	ReasonHostNotAllowed Reason = "HOST_NOT_ALLOWED"
 	// ReasonRenderModeNotAllowed:
 	// Environments may not be rendered to a screen.
 	// Status: PERMISSION_DENIED.

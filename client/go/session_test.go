@@ -20,18 +20,23 @@ type driven struct {
 	turns [][]*pb.DriveEnvironmentsResponse
 	end   []*pb.DriveEnvironmentsResponse
 	err   func(context.Context) error // what a request behind the turns ends the session with
+	then  *driven                     // what the next stream sends; nil for the same
 }
 
 func (s *script) DriveEnvironments(stream pb.SamplerService_DriveEnvironmentsServer) error {
+	driven := s.driven
+	if driven.then != nil {
+		s.driven = *driven.then
+	}
 	for turn := 0; ; turn++ {
 		request, err := stream.Recv()
-		responses := s.driven.end
+		responses := driven.end
 		if err == nil {
 			s.record(stream.Context(), request)
-			if turn == len(s.driven.turns) {
-				return s.driven.err(stream.Context())
+			if turn == len(driven.turns) {
+				return driven.err(stream.Context())
 			}
-			responses = s.driven.turns[turn]
+			responses = driven.turns[turn]
 		}
 		for _, response := range responses {
 			if err := stream.Send(response); err != nil {
@@ -188,6 +193,140 @@ func TestSessionActsAndReturnsWhatIsRecorded(t *testing.T) {
 		Content: &pb.DriveEnvironmentsRequest_FragmentEnd{FragmentEnd: &pb.FragmentEnd{}},
 	}
 	same(t, "end of fragments", proto.Equal(server.requests[2], end), true)
+}
+
+// lasting returns the beginning of a session with a lease.
+func lasting(numRows int) *pb.DriveEnvironmentsResponse {
+	beginning := drivenBeginning(numRows)
+	beginning.GetBeginning().SessionToken = "token-7"
+	return beginning
+}
+
+func TestSessionWithALeaseGoesOnAfterItsStreamBreaks(t *testing.T) {
+	round := drivenRound()
+	round.GetRound().RoundNumber = 4
+	server := &script{driven: driven{
+		turns: [][]*pb.DriveEnvironmentsResponse{
+			{lasting(1), drivenStep(0, firstRows(1))},
+			{drivenStep(1, firstRows(2)), drivenBatch(segments([4]int{0, 0, 1, 0})), round,
+				drivenBatch(segments([4]int{0, 1, 1, 0}))}, // a round whose end is lost
+		},
+		err: func(context.Context) error { return status.Error(codes.Unavailable, "the connection is lost") },
+		then: &driven{
+			turns: [][]*pb.DriveEnvironmentsResponse{
+				{lasting(1), drivenStep(1, firstRows(2))},
+				{drivenStep(2, firstRows(3))},
+				{drivenBatch(segments([4]int{0, 1, 1, 0})), drivenRound(), drivenAccount(2)},
+				{},
+			},
+		},
+	}}
+	session, err := server.connect(t, rollserve.Config{Sampler: "run-7"}).Drive(
+		context.Background(), &rollserve.DriveOptions{Lease: time.Minute},
+	)
+	fatal(t, err)
+	defer session.Close()
+	_, err = session.Step(act(0), nil)
+	fatal(t, err)
+	same(t, "token", session.Token(), "token-7")
+	step, err := session.Step(act(1), nil)
+	fatal(t, err)
+	same(t, "number", step.Number, uint64(2))
+	account, err := session.End()
+	fatal(t, err)
+	same(t, "steps", account.NumSteps, int64(2))
+	batch, err := session.Batch()
+	fatal(t, err)
+	same(t, "first steps", batch.FirstSteps, []uint64{0, 1})
+
+	same(t, "requests", len(server.requests), 7)
+	same(t, "lease", server.requests[0].(*pb.DriveEnvironmentsRequest).GetSpec().GetLeaseSeconds(), 60.0)
+	resumption := server.requests[3].(*pb.DriveEnvironmentsRequest).GetResumption()
+	same(t, "sampler", resumption.GetSampler(), "run-7")
+	same(t, "token", resumption.GetToken(), "token-7")
+	same(t, "rounds", resumption.GetRoundCount(), uint64(5))
+	same(t, "actions again", proto.Equal(server.requests[4], server.requests[2]), true)
+	same(t, "end", server.requests[5].(*pb.DriveEnvironmentsRequest).GetSessionEnd().GetHasAccount(), false)
+	same(t, "receipt", server.requests[6].(*pb.DriveEnvironmentsRequest).GetSessionEnd().GetHasAccount(), true)
+}
+
+func TestSessionIsTakenUpByItsToken(t *testing.T) {
+	server := &script{driven: driven{
+		turns: [][]*pb.DriveEnvironmentsResponse{
+			{lasting(2), drivenStep(5, firstRows(1, 2))}, {drivenStep(6, firstRows(3, 4))},
+		},
+		err: failure(codes.NotFound, "SESSION_NOT_FOUND", "resumption.token"),
+	}}
+	session, err := server.connect(t, rollserve.Config{}).ResumeSession(context.Background(), "token-7", nil)
+	fatal(t, err)
+	defer session.Close()
+	step, err := session.Step(act(0, 1), nil)
+	fatal(t, err)
+	same(t, "number", step.Number, uint64(6))
+	_, err = session.Step(act(0, 1), nil)
+	same(t, "reason", rollserve.ReasonOf(err), rollserve.ReasonSessionNotFound)
+	same(t, "token", server.requests[0].(*pb.DriveEnvironmentsRequest).GetResumption().GetToken(), "token-7")
+	same(t, "step", server.requests[1].(*pb.DriveEnvironmentsRequest).GetActions().GetStep(), uint64(5))
+}
+
+// readyRows returns rows of a worker that have made a number of steps.
+func readyRows(made int64, rows ...int64) *pb.DrivenRows {
+	ready := firstRows(rows...)
+	for range rows {
+		ready.RowStepCounts = append(ready.RowStepCounts, made)
+	}
+	ready.Rows = rows
+	return ready
+}
+
+func TestRowsDoNotWaitForEachOther(t *testing.T) {
+	server := &script{driven: driven{
+		turns: [][]*pb.DriveEnvironmentsResponse{
+			{lasting(4), drivenStep(0, readyRows(0, 2, 3))},
+			{drivenStep(1, readyRows(0, 0, 1))},
+		},
+		err: func(context.Context) error { return status.Error(codes.Unavailable, "the connection is lost") },
+		then: &driven{turns: [][]*pb.DriveEnvironmentsResponse{
+			{lasting(4), drivenStep(3, readyRows(0, 0, 1), readyRows(1, 2, 3))}, {},
+			{drivenStep(4, readyRows(1, 0, 1))},
+		}},
+	}}
+	session, err := server.connect(t, rollserve.Config{}).Drive(
+		context.Background(), &rollserve.DriveOptions{MinReady: 2, Lease: time.Minute},
+	)
+	fatal(t, err)
+	defer session.Close()
+	step, err := session.Recv()
+	fatal(t, err)
+	same(t, "rows", step.Rows, []int{2, 3})
+	same(t, "observations", values[int64](t, step.Observations[""]), []int64{2, 3})
+	for field, rows := range map[string][]int{"Rows[0]": {0, 2}, "Rows[1]": {2, 2}, "actions['flags']": {2, 3, 2}} {
+		isInvalid(t, session.Send(act(0, 1), &rollserve.SendOptions{Rows: rows}), field)
+	}
+	_, err = session.Step(act(0, 1), nil)
+	isInvalid(t, err, "Step")
+	fatal(t, session.Send(act(0, 1), &rollserve.SendOptions{Rows: []int{3, 2}}))
+	isInvalid(t, session.Send(act(0, 1), nil), "Rows[0]") // which have acted
+	step, err = session.Recv()
+	fatal(t, err)
+	same(t, "rows", step.Rows, []int{0, 1})
+	fatal(t, session.Send(act(1, 1), nil))
+	step, err = session.Recv()
+	fatal(t, err)
+	same(t, "new rows", step.Rows, []int{2, 3})
+	same(t, "row steps", step.RowSteps, []int64{1, 1})
+	step, err = session.Recv()
+	fatal(t, err)
+	same(t, "number", step.Number, uint64(4))
+	same(t, "row steps", step.RowSteps, []int64{1, 1})
+
+	same(t, "enough", server.requests[0].(*pb.DriveEnvironmentsRequest).GetSpec().GetMinReadyRowCount(), uint64(2))
+	actions := server.requests[1].(*pb.DriveEnvironmentsRequest).GetActions()
+	same(t, "rows", actions.GetRows(), []int64{3, 2})
+	same(t, "row steps", actions.GetRowStepCounts(), []int64{0, 0})
+	for i := 1; i <= 2; i++ {
+		same(t, "actions again", proto.Equal(server.requests[3+i], server.requests[i]), true)
+	}
 }
 
 func TestActionsOfAnotherFormAreRefusedAndTheSessionGoesOn(t *testing.T) {

@@ -144,6 +144,15 @@ CHANGES = [
         "field: expected actions.actions[''][2], got",
     ),
     ("drive-refused", "r[1]['results'][3] = r[1]['results'][1]", "drive, step.error: expected"),
+    (
+        "drive-resumed",
+        "case = json.loads(json.dumps(case).replace(': \"resume\"', ': \"observe\"'))",
+        "expected a stream that is taken up again, got none",
+    ),
+    ("drive-resumed", "r[1]['results'][7]['step'].update(number=4)", "drive, observe.step.number: expected 5, got 4"),
+    ("drive-reconnected", "case['operations'][1]['lease_seconds'] = 9", "request 1.spec.lease_seconds: expected 60"),
+    ("drive-lease-over", "case['operations'][1]['operations'][2]['after_seconds'] = 0", "observe.error: expected"),
+    ("drive-apart", "r[1]['results'][0]['rows']['rewards'][''].update(sha256='0')", "rows.rewards..sha256: expected"),
     ("token-missing", "r[0]['error'].update(kind='invalid_argument')", "kind: expected access"),
 ]
 """Errors of a client in its requests and results, by the case, and what the kit says of each."""

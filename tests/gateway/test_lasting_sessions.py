@@ -266,6 +266,32 @@ def test_session_with_many_agents_goes_on_after_its_connection_is_cut(
         assert equal(without_spaces(its_batch.by_policy()[name]), without_spaces(part))
 
 
+def test_rounds_come_once_to_a_client_that_has_taken_a_session_up(
+    cartpole: rollserve.Sampler[Any], server: LocalServer
+) -> None:
+    actions = np.zeros(8, np.int64)
+    session = cartpole.drive(seed=5, fragment_length=4, lease_seconds=30)
+    for _ in range(10):
+        session.step(actions)
+    session.close()
+    with (
+        cutting_proxy(server.address, num_cuts=0, max_bytes=1, seed=0) as proxy,
+        rollserve.connect(proxy.address, timeout=20) as sampler,
+        sampler.resume_session(session.token) as other,
+    ):
+        other.step(actions)
+        assert other.batch().num_steps == 8 * 3
+        proxy.cut()
+        other.step(actions)
+        assert other.batch().num_steps == 8
+
+
+def test_session_with_a_lease_ends_before_its_first_step(cartpole: rollserve.Sampler[Any]) -> None:
+    with cartpole.drive(lease_seconds=30) as session:
+        pass
+    assert session.account.num_steps == 0
+
+
 def test_session_belongs_to_its_last_stream(cartpole: rollserve.Sampler[Any]) -> None:
     with cartpole.drive(lease_seconds=30) as session:
         session.observe()

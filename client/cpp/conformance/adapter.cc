@@ -1,11 +1,13 @@
 // Runs the cases of the conformance kit: reads one line of JSON for each, and writes one with the results.
 // docs/conformance.md describes both.
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -180,16 +182,73 @@ Json result_of_call(Function function) {
   }
 }
 
+/// Return the rows of columns (T, N, …) at some places, by step and row in one number.
+rollserve::Columns rows_at(const rollserve::Columns& columns, const std::vector<std::size_t>& places) {
+  rollserve::Columns chosen;
+  for (const auto& [name, column] : columns) {
+    rollserve::Shape shape(column.shape().begin() + 2, column.shape().end());
+    shape.insert(shape.begin(), static_cast<std::int64_t>(places.size()));
+    rollserve::Array rows = rollserve::Array::zeros(column.data_type(), shape);
+    const std::size_t size = rows.row_bytes();
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const auto from = column.bytes().subspan(places[i] * size, size);
+      std::copy(from.begin(), from.end(), rows.mutable_bytes().begin() + i * size);
+    }
+    chosen.set(name, rows);
+  }
+  return chosen;
+}
+
+/// Act in rows as they become ready, and describe what each has shown, by step and row.
+Json act_apart(rollserve::Session& session, const rollserve::Columns& actions, const rollserve::Columns& infos) {
+  const std::size_t num_rows = session.num_rows();
+  const auto num_steps = static_cast<std::size_t>((*actions.begin()).second.shape().front());
+  const std::size_t num_places = (num_steps + 1) * num_rows;
+  const auto shape_of = [&](const rollserve::Array& column) {
+    rollserve::Shape shape(column.shape().begin() + 1, column.shape().end());
+    shape.insert(shape.begin(), {static_cast<std::int64_t>(num_steps + 1), static_cast<std::int64_t>(num_rows)});
+    return shape;
+  };
+  rollserve::Columns observations;
+  std::vector<double> rewards(num_places);
+  for (std::size_t num_shown = 0; num_shown < num_places;) {
+    const rollserve::DrivenStep step = session.recv();
+    if (num_shown == 0) {
+      for (const auto& [name, column] : step.observations) {
+        observations.set(name, rollserve::Array::zeros(column.data_type(), shape_of(column)));
+      }
+    }
+    std::vector<std::size_t> rows, places;  // that act
+    for (std::size_t i = 0; i < step.rows.size(); ++i, ++num_shown) {
+      const std::size_t place = step.row_steps[i] * num_rows + step.rows[i];
+      rewards[place] = step.rewards[i];
+      for (const auto& [name, column] : step.observations) {
+        const std::size_t size = column.row_bytes();
+        const auto from = column.bytes().subspan(i * size, size);
+        rollserve::Array shown = observations.at(name);  // which shares its memory
+        std::copy(from.begin(), from.end(), shown.mutable_bytes().begin() + place * size);
+      }
+      if (step.row_steps[i] == num_steps) continue;
+      rows.push_back(step.rows[i]);
+      places.push_back(place);
+    }
+    if (!rows.empty()) session.send(rows_at(actions, places), rows, rows_at(infos, places));
+  }
+  const rollserve::Shape shape{static_cast<std::int64_t>(num_steps + 1), static_cast<std::int64_t>(num_rows)};
+  return shown_of(observations, rollserve::Array(std::move(rewards), shape));
+}
+
 /// Perform an operation of a session.
 Json perform(rollserve::Session& session, Fields operation, bool resets_in_next_step) {
   const std::string name = operation.take("do");
   if (name == "observe") return {{"step", description_of(session.observe())}};
   if (name == "batch") return {{"batch", segments_of(session.batch())}};
   if (name == "end") return {{"account", description_of(session.end())}};
-  if (name != "step") throw Unsupported("no operation '" + name + "' of sessions");
+  if (name != "step" && name != "rows") throw Unsupported("no operation '" + name + "' of sessions");
   const rollserve::Columns actions = columns_of(operation.take("actions"));
   const rollserve::Columns infos = columns_of(operation.take_object("agent_infos"));
   operation.finish();
+  if (name == "rows") return {{"rows", act_apart(session, actions, infos)}};
   const auto idle = resets_in_next_step ? session.observe().ended() : std::vector<bool>();
   return {{"step", description_of(session.step(actions, infos, idle))}};
 }
@@ -201,14 +260,30 @@ Json drive(Client& client, Fields& operation) {
   const rollserve::DriveOptions options = take_drive_options(operation);
   operation.finish();
   std::optional<rollserve::Session> session;
-  const Json failure = result_of_call([&] {
+  Json failure = result_of_call([&] {
     session.emplace(client.sampler.drive(options));
     return Json();
   });
+  const auto resume = [&](Fields fields) {
+    double after_seconds = 0;
+    fields.take("do");
+    fields.read("after_seconds", after_seconds);
+    fields.finish();
+    const std::string token = session->token();
+    session.reset();
+    std::this_thread::sleep_for(std::chrono::duration<double>(after_seconds));
+    session.emplace(client.sampler.resume_session(token, options));
+    return Json();
+  };
   Json results = Json::array();
   for (const Json& each : operations) {
-    results.push_back(session ? result_of_call([&] { return perform(*session, Fields(each), resets_in_next_step); })
-                              : failure);
+    if (session && each.at("do") == "resume") {
+      failure = result_of_call([&] { return resume(Fields(each)); });  // of the operations that follow
+      results.push_back(Json::object());
+    } else {
+      results.push_back(session ? result_of_call([&] { return perform(*session, Fields(each), resets_in_next_step); })
+                                : failure);
+    }
   }
   return {{"results", results}};
 }

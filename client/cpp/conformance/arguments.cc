@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -266,6 +267,10 @@ rollserve::DriveOptions take_drive_options(Fields& operation) {
   operation.read("fragment_length", options.fragment_length);
   operation.read("infos", options.infos);
   operation.read("record", options.record);
+  operation.read("min_ready", options.min_ready);
+  double lease_seconds = 0;
+  operation.read("lease_seconds", lease_seconds);
+  options.lease = std::chrono::milliseconds(std::llround(1000 * lease_seconds));
   return options;
 }
 

@@ -194,6 +194,10 @@ Json description_of(const rollserve::DrivenStep& step) {
           {"last_infos", infos_of(step.last_infos)}};
 }
 
+Json shown_of(const Columns& observations, const Array& rewards) {
+  return {{"observations", leaves_of(observations)}, {"rewards", {{"", column_of(rewards)}}}};
+}
+
 Json description_of(const rollserve::AgentReturns& returns) {
   Json policies = Json::array();
   for (const auto& policy : returns.policies) policies.push_back(policy.text());

@@ -21,6 +21,9 @@ Json segments_of(const rollserve::EpisodeBatch& batch);
 /// Describe a step of a session.
 Json description_of(const rollserve::DrivenStep& step);
 
+/// Describe what rows of a session have shown, (T, N, …).
+Json shown_of(const rollserve::Columns& observations, const rollserve::Array& rewards);
+
 /// Describe an account.
 Json description_of(const rollserve::Account& account);
 

@@ -99,7 +99,7 @@ void write_rows(const std::string& field, const Columns& columns, const RowForms
   write_named(field, columns, tensors);
 }
 
-DrivenStep step_of(v1::DrivenStep& message) {
+DrivenStep step_of(v1::DrivenStep& message, bool is_ready) {
   if (message.workers().empty()) throw Malformed("workers", "at least one", "none");
   DrivenStep step;
   step.number = message.step();
@@ -110,6 +110,11 @@ DrivenStep step_of(v1::DrivenStep& message) {
     const auto num_rows = static_cast<std::size_t>(rows.episode_indices_size());
     step.episode_indices.insert(step.episode_indices.end(), rows.episode_indices().begin(),
                                 rows.episode_indices().end());
+    for (std::size_t i = 0; i < num_rows; ++i) {
+      const auto at = static_cast<int>(i);
+      step.rows.push_back(is_ready ? static_cast<std::size_t>(rows.rows(at)) : start + i);
+      step.row_steps.push_back(is_ready ? static_cast<std::uint64_t>(rows.row_step_counts(at)) : message.step());
+    }
     step.env_seeds.insert(step.env_seeds.end(), rows.environment_seeds().begin(), rows.environment_seeds().end());
     step.rewards.insert(step.rewards.end(), rows.rewards().begin(), rows.rewards().end());
     step.rewards.resize(start + num_rows);

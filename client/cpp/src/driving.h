@@ -29,9 +29,10 @@ RowForms leaf_forms(const Space& space);
 void write_rows(const std::string& field, const Columns& columns, const RowForms& forms, std::size_t num_rows,
                 google::protobuf::RepeatedPtrField<v1::NamedTensor>& tensors);
 
-/// Return the step that a message describes, which gives up the memory of its columns.
+/// Return the step that a message describes, of all rows or of those that are ready. The message gives up the memory of
+/// its columns.
 ///
 /// @throws Malformed for a message that violates the contract.
-DrivenStep step_of(v1::DrivenStep& message);
+DrivenStep step_of(v1::DrivenStep& message, bool is_ready);
 
 }  // namespace rollserve::internal

@@ -89,6 +89,8 @@ v1::DriveSpec message_of(const DriveOptions& options, const Config& config) {
   }
   write_named("agent_infos", without_rows, *message.mutable_agent_infos());
   message.set_return_infos(options.infos);
+  message.set_min_ready_row_count(options.min_ready);
+  message.set_lease_seconds(std::chrono::duration<double>(options.lease).count());
   return message;
 }
 

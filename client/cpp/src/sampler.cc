@@ -185,10 +185,19 @@ PopulationEvaluation Sampler::evaluate_population(const Parameters& parameters, 
 }
 
 Session Sampler::drive(const DriveOptions& options) {
-  v1::DriveSpec spec = internal::message_of(options, connection_->config());
+  v1::DriveEnvironmentsRequest first;
+  v1::DriveSpec& spec = *first.mutable_spec();
+  spec = internal::message_of(options, connection_->config());
   connection_->own_versions().expect_in(*spec.mutable_options());
   spec.mutable_options()->clear_expected_policy_version();  // no agent of the sampler acts
-  return Session(std::make_unique<internal::SessionState>(connection_, std::move(spec), options));
+  return Session(std::make_unique<internal::SessionState>(connection_, std::move(first), options));
+}
+
+Session Sampler::resume_session(const std::string& token, const DriveOptions& options) {
+  v1::DriveEnvironmentsRequest first;
+  first.mutable_resumption()->set_sampler(connection_->config().sampler);
+  first.mutable_resumption()->set_token(token);
+  return Session(std::make_unique<internal::SessionState>(connection_, std::move(first), options));
 }
 
 Status Sampler::status(const CallOptions& options) {

@@ -245,6 +245,129 @@ TEST(Sessions, ThrowTheErrorThatEndsThemAgain) {
   EXPECT_EQ(error_of<PreconditionError>([&] { session.end(); }).reason(), rollserve::reason::WORKER_COUNT);
 }
 
+/// Return the beginning of a session with a lease.
+Response lasting() {
+  Response response = beginning_of_session();
+  response.mutable_beginning()->set_session_token("token-7");
+  return response;
+}
+
+TEST(Sessions, GoOnAfterTheirStreamBreaks) {
+  bool is_lost = false;
+  Driven driven([&](const Request* request) -> std::optional<SessionAnswer> {
+    if (request == nullptr) return std::nullopt;
+    if (request->has_spec()) return SessionAnswer{{lasting(), step_of(0)}, {}};
+    if (request->has_resumption()) {
+      is_lost = true;
+      return SessionAnswer{{lasting(), step_of(1)}, {}};
+    }
+    if (request->has_session_end()) {  // and the stream breaks again, behind the account
+      if (request->session_end().has_account()) return SessionAnswer{{}, broken()};
+      return SessionAnswer{{part_of({{0, 3, 3, true}}), round_of(3), account_of(6)}, {}};
+    }
+    if (request->actions().step() == 0) {  // with a part of a round
+      return SessionAnswer{{part_of({{0, 0, 3, false}}), round_of(3), part_of({{0, 3, 1, false}}), step_of(1)}, {}};
+    }
+    if (!is_lost) return SessionAnswer{{}, broken()};
+    return std::nullopt;
+  });
+  DriveOptions options;
+  options.lease = 60s;
+  rollserve::Session session = driven.sampler.drive(options);
+  EXPECT_EQ(session.token(), "token-7");
+  session.step(still);
+  EXPECT_EQ(session.step(actions_of({1, 1, 1})).number, 2u);
+  EXPECT_EQ(session.end().num_steps, 6u);
+  EXPECT_EQ(session.batch().lengths, (std::vector<std::int64_t>{3, 3}));
+  const auto& sent = driven.server.driven;
+  ASSERT_EQ(sent.size(), 7u);
+  EXPECT_EQ(sent[0].spec().lease_seconds(), 60);
+  EXPECT_EQ(sent[3].resumption().token(), "token-7");
+  EXPECT_EQ(sent[3].resumption().round_count(), 1u);
+  EXPECT_EQ(sent[4].SerializeAsString(), sent[2].SerializeAsString());
+  EXPECT_TRUE(sent[5].has_session_end() && !sent[5].session_end().has_account());
+  EXPECT_TRUE(sent[6].session_end().has_account());
+}
+
+TEST(Sessions, AreTakenUpByTheirTokens) {
+  Driven driven([](const Request* request) -> std::optional<SessionAnswer> {
+    if (request == nullptr || !request->has_resumption()) return std::nullopt;
+    if (request->resumption().token() == "token-7") return SessionAnswer{{lasting(), step_of(5)}, {}};
+    return SessionAnswer{{}, failure(grpc::StatusCode::NOT_FOUND, "SESSION_NOT_FOUND")};
+  });
+  rollserve::Session session = driven.sampler.resume_session("token-7");
+  EXPECT_EQ(session.step(still).number, 6u);
+  EXPECT_EQ(driven.server.driven.at(1).actions().step(), 5u);
+  EXPECT_EQ(error_of<InvalidArgumentError>([&] { driven.sampler.resume_session("token-8"); }).reason(),
+            rollserve::reason::SESSION_NOT_FOUND);
+}
+
+/// Return a step with rows of workers, which have made as many steps as each worker.
+Response ready(std::uint64_t number, const std::vector<std::pair<std::int64_t, std::vector<std::int64_t>>>& workers) {
+  Response response;
+  response.mutable_step()->set_step(number);
+  for (const auto& [made, rows] : workers) {
+    v1::DrivenRows& worker = *response.mutable_step()->add_workers();
+    observe(*worker.mutable_observations(), std::vector<float>(rows.begin(), rows.end()));
+    for (const std::int64_t row : rows) {
+      worker.add_episode_indices(row);
+      worker.add_environment_seeds(1);
+      worker.add_rows(row);
+      worker.add_row_step_counts(made);
+    }
+  }
+  return response;
+}
+
+TEST(Sessions, HaveRowsThatDoNotWaitForEachOther) {
+  std::atomic<int> num_actions{0};
+  Driven driven([&](const Request* request) -> std::optional<SessionAnswer> {
+    if (request == nullptr) return std::nullopt;
+    if (request->has_spec()) return SessionAnswer{{lasting(), ready(0, {{0, {0, 1}}})}, {}};
+    if (request->has_resumption()) return SessionAnswer{{lasting(), ready(3, {{0, {2}}, {1, {0, 1}}})}, {}};
+    switch (++num_actions) {
+      case 1:
+        return SessionAnswer{{ready(1, {{0, {2}}})}, {}};
+      case 2:
+        return SessionAnswer{{}, broken()};
+      case 3:
+        return SessionAnswer{};
+      default:
+        return SessionAnswer{{ready(4, {{1, {2}}})}, {}};
+    }
+  });
+  DriveOptions options;
+  options.min_ready = 1;
+  options.lease = 60s;
+  rollserve::Session session = driven.sampler.drive(options);
+  const DrivenStep first = session.recv();
+  EXPECT_EQ(first.rows, (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(values<float>(first.observations.at("")), (std::vector<float>{0, 1}));
+  const Array two = actions_of({1, 0});
+  const auto field_of = [&](const Array& actions, const std::vector<std::size_t>& rows) {
+    return error_of<InvalidArgumentError>([&] { session.send(actions, rows); }).field();
+  };
+  EXPECT_EQ(field_of(two, {0, 2}), "rows[1]");
+  EXPECT_EQ(field_of(two, {1, 1}), "rows[1]");
+  EXPECT_EQ(field_of(two, {1}), "actions");
+  EXPECT_EQ(error_of<InvalidArgumentError>([&] { session.step(still); }).field(), "step");
+  session.send(two, {1, 0});
+  EXPECT_EQ(field_of(two, {}), "rows[0]");  // they have acted
+  EXPECT_EQ(session.recv().rows, (std::vector<std::size_t>{2}));
+  session.send(actions_of({1}));
+  const DrivenStep news = session.recv();
+  EXPECT_EQ(news.rows, (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(news.row_steps, (std::vector<std::uint64_t>{1, 1}));
+  EXPECT_EQ(session.recv().row_steps, (std::vector<std::uint64_t>{1}));
+  const auto& sent = driven.server.driven;
+  ASSERT_EQ(sent.size(), 6u);
+  EXPECT_EQ(sent[0].spec().min_ready_row_count(), 1u);
+  EXPECT_EQ(sent[1].actions().rows(0), 1);
+  EXPECT_EQ(sent[1].actions().row_step_counts(0), 0);
+  EXPECT_EQ(sent[4].SerializeAsString(), sent[1].SerializeAsString());
+  EXPECT_EQ(sent[5].SerializeAsString(), sent[2].SerializeAsString());
+}
+
 TEST(Sessions, BeginAgainOnlyBeforeTheirBeginning) {
   std::atomic<int> num_begun{0};
   Driven driven([&](const Request* request) -> std::optional<SessionAnswer> {

@@ -48,6 +48,8 @@ type operation struct {
 	Record         *bool             // whether sessions are recorded; nil for the default
 	NextStep       bool              `json:"next_step"`
 	Operations     []json.RawMessage // of a session
+	MinReady       int               `json:"min_ready"`
+	LeaseSeconds   float64           `json:"lease_seconds"`
 	PolicyMaps     []policyMap       `json:"policy_maps"`
 }
 

@@ -43,7 +43,8 @@ final class Requests {
         "skip_if_identical", "num_steps", "num_episodes_per_worker", "row_step_count", "soft_horizon", "stop_after",
         "num_episodes", "options", "transforms", "updates", "method", "arguments", "environment_version", "progress",
         "change", "multi_agent", "global_state", "policies", "policy_map", "policy_maps", "views", "fragment_length",
-        "agent_infos", "infos", "record", "next_step", "operations", "actions");
+        "agent_infos", "infos", "record", "next_step", "operations", "actions", "min_ready",
+        "lease_seconds", "after_seconds");
     private static final Set<String> OPTION_FIELDS = Set.of(
         "seed", "first_episode_index", "max_episode_length", "policy_version", "min_policy_version",
         "environment_version", "expected_num_workers", "deterministic", "return_states", "skip_failed_episodes",

@@ -144,7 +144,7 @@ class AsyncSession(BaseSession[Batch, Step], Generic[Batch, Step]):
             RollserveError: the session failed.
         """
         self._wants_end = True
-        self._requests.put_nowait(SESSION_END if self.token else None)
+        self._requests.put_nowait(SESSION_END if self._lasts else None)
         while not self._has_ended:
             await self._next()
         return self.account

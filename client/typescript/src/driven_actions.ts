@@ -57,13 +57,13 @@ export function actionsToMessage(
   step: bigint,
   actions: readonly [string, Tensor][],
   agentInfos: readonly [string, Tensor][],
-  idle: readonly boolean[],
+  others: { readonly idle?: boolean[]; readonly rows?: bigint[]; readonly rowStepCounts?: bigint[] },
 ): DrivenActions {
   return create(DrivenActionsSchema, {
     step,
     actions: namedTensorsToMessages(actions),
     agentInfos: namedTensorsToMessages(agentInfos),
-    idle: [...idle],
+    ...others,
   });
 }
 

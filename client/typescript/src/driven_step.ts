@@ -12,13 +12,14 @@ import type { Columns } from "./tensor.js";
 import { columnsFromMessages } from "./tensor_messages.js";
 
 /**
- * Observations of N rows for the next actions of a session, and what followed the last ones.
+ * Observations of N rows for the next actions of a session, and what followed the last ones. These are all rows of all
+ * workers, or, of a session with `minReady`, those that are ready.
  *
  * Rows are reset in the step that ends an episode: such a row's observation is the first one of its next episode, and
  * `lastObservations` has the last one of the episode that has ended.
  */
 export interface DrivenStep {
-  /** The number of the step that actions are wanted for, from 0. */
+  /** The number of the step that actions are wanted for, from 0; with `minReady`, of what was received. */
   readonly number: bigint;
   /** (N, *O). The observations for the next actions. */
   readonly observations: Columns;
@@ -30,7 +31,7 @@ export interface DrivenStep {
   readonly terminated: Uint8Array;
   /** (N). 1 where a limit has, else 0. Both flags may be set. */
   readonly truncated: Uint8Array;
-  /** (E). The rows whose episodes have ended with the last step. */
+  /** (E). The positions, among these rows, of those whose episodes have ended with the last step. */
   readonly endedRows: Uint32Array;
   /** (E, *O). The last observations of these episodes. */
   readonly lastObservations: Columns;
@@ -43,14 +44,18 @@ export interface DrivenStep {
   readonly infos: Columns;
   /** (E, *I) each. The infos that came with the last observations, in the same form. */
   readonly lastInfos: Columns;
+  /** (N). The numbers of these rows among all rows. */
+  readonly rows: Uint32Array;
+  /** (N). How many steps each of them has made in the session. */
+  readonly rowSteps: BigUint64Array;
 }
 
 /**
- * Return the step that a message describes.
+ * Return the step that a message describes: of all rows, or of those that are ready.
  *
  * @throws Error - A malformed message; the text begins with a field.
  */
-export function drivenStepFromMessage({ step, workers }: DrivenStepMessage): DrivenStep {
+export function drivenStepFromMessage({ step, workers }: DrivenStepMessage, isReady: boolean): DrivenStep {
   const counts = workers.map(({ episodeIndices }) => episodeIndices.length);
   const endedCounts = workers.map(({ endedRows }) => endedRows.length);
   workers.forEach(checkRows);
@@ -85,6 +90,12 @@ export function drivenStepFromMessage({ step, workers }: DrivenStepMessage): Dri
     envSeeds: BigUint64Array.from(workers.flatMap(({ environmentSeeds }) => environmentSeeds)),
     infos: infosOf("infos", workers, counts),
     lastInfos: infosOf("lastInfos", workers, endedCounts),
+    rows: isReady
+      ? Uint32Array.from(workers.flatMap(({ rows }) => rows.map(Number)))
+      : Uint32Array.from({ length: numRows }, (_, row) => row),
+    rowSteps: isReady
+      ? BigUint64Array.from(workers.flatMap(({ rowStepCounts }) => rowStepCounts))
+      : new BigUint64Array(numRows).fill(step),
   };
 }
 

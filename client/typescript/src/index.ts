@@ -64,7 +64,7 @@ export { joinParts, SampleStream } from "./sample_stream.js";
 export { connect, Sampler } from "./sampler.js";
 export type { CallEnvironmentsOptions, ConnectOptions, PerWorker, UpdateAgentOptions } from "./sampler.js";
 export { Session } from "./session.js";
-export type { StepOptions } from "./session.js";
+export type { SendOptions, StepOptions } from "./session.js";
 export { flatSize } from "./spaces.js";
 export type { Box, Dict, Discrete, MultiBinary, MultiDiscrete, RowForm, Space, Tuple } from "./spaces.js";
 export type { Counters, EnvProfile, SamplerStatus, WorkerHealth, WorkerStatus } from "./status.js";

@@ -153,6 +153,13 @@ export interface DriveOptions extends CallOptions {
   readonly infos?: boolean | undefined;
   /** Whether the steps are recorded, for `session.batch`; true by default. */
   readonly record?: boolean | undefined;
+  /** The number of rows that are enough for a step of `session.recv`; by default, all rows step together. */
+  readonly minReady?: Integer | undefined;
+  /**
+   * How long the session outlives its connection, at most 3600: it goes on by itself when the server is in reach again,
+   * and `sampler.resumeSession` takes it up in another process. 0 by default.
+   */
+  readonly leaseSeconds?: number | undefined;
   /** The environment version to act in; the current one by default. */
   readonly envVersion?: Integer | undefined;
 }
@@ -214,6 +221,8 @@ export function driveOptionsToMessage(sampler: string, options: DriveOptions, re
     fragmentLength: int64("fragmentLength", options.fragmentLength ?? 128),
     agentInfos: namedTensorsToMessages(withoutRows),
     returnInfos: options.infos ?? false,
+    minReadyRowCount: uint64("minReady", options.minReady ?? 0),
+    leaseSeconds: options.leaseSeconds ?? 0,
   });
 }
 

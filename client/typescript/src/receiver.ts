@@ -24,8 +24,12 @@ export interface Attempts {
   readonly waitingFor: string;
   /** Whether the client can send further requests; false by default. */
   readonly staysOpen?: boolean;
+  /** Reasons after which the call is not made again; none by default. */
+  readonly finalReasons?: readonly string[];
   /** Return the serialized request of the next attempt. */
   request(): Uint8Array;
+  /** Return the requests that follow it at once; none by default. */
+  furtherRequests?(): readonly Uint8Array[];
 }
 
 // The server itself has tried again before it sends the first three, and has lost a worker each time.
@@ -120,6 +124,9 @@ export class Receiver {
   #start(): void {
     const { remaining } = this.#limits;
     this.#call = this.#connection.call(this.#rpc, this.#attempts.request(), remaining, this.#attempts.staysOpen);
+    for (const request of this.#attempts.furtherRequests?.() ?? []) {
+      this.#call.send(request);
+    }
   }
 
   #end(): void {
@@ -176,8 +183,8 @@ export class Receiver {
 
   /** Whether another attempt can help after an error. */
   #canContinueAfter(error: ServiceError): boolean {
-    const { hasBegun, canRepeat } = this.#attempts;
-    if (codeOf(error) !== "UNAVAILABLE" || FINAL_REASONS.includes(reasonOf(error))) {
+    const { hasBegun, canRepeat, finalReasons = [] } = this.#attempts;
+    if (codeOf(error) !== "UNAVAILABLE" || [...FINAL_REASONS, ...finalReasons].includes(reasonOf(error))) {
       return false;
     }
     // Before the beginning, other errors of the server itself are final: it has not begun the call.

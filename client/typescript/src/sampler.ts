@@ -25,6 +25,7 @@ import {
   AgentUpdatePerWorkerSchema,
   CallEnvironmentsRequestSchema,
   CallEnvironmentsResponseSchema,
+  DriveResumptionSchema,
   EvaluateRequestSchema,
   GetSamplerRequestSchema,
   GetSamplerResponseSchema,
@@ -322,7 +323,21 @@ export class Sampler implements AsyncDisposable {
       this.#ownVersions.expectInCall(spec.options);
       delete spec.options.expectedPolicyVersion; // no agent of the sampler acts
     }
-    return Session.begin(this.#connection, spec, this.#limits(options), options);
+    return Session.begin(this.#connection, { case: "spec", value: spec }, this.#limits(options), options);
+  }
+
+  /**
+   * Go on with a session that another client has begun with `leaseSeconds`, at the same step. That client loses it.
+   * Rounds that it may not have got come again.
+   *
+   * @param token - The session's `token`.
+   * @param options - Those that the session was begun with: `agentInfos`, `record` and `minReady` count, and the limits
+   * of this call.
+   * @throws InvalidArgumentError - With the reason SESSION_NOT_FOUND: it has ended, or belongs to another client.
+   */
+  async resumeSession(token: string, options: DriveOptions = {}): Promise<Session> {
+    const value = create(DriveResumptionSchema, { sampler: this.#name, token });
+    return Session.begin(this.#connection, { case: "resumption", value }, this.#limits(options), options);
   }
 
   /** Return the state of the sampler and of its workers, and its counters. */

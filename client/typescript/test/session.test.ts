@@ -40,8 +40,9 @@ type Requests = DriveEnvironmentsRequest["content"][];
 const NUM_ROWS = 3; // two of the first worker, and one of the second
 const plain = { kind: { case: "discrete", value: { n: 2n } } } as const;
 
-function beginning(actionSpace: object = plain): Uint8Array {
-  return driven({ case: "beginning", value: { rowCount: BigInt(NUM_ROWS), observationSpace: plain, actionSpace } });
+function beginning(actionSpace: object = plain, sessionToken = ""): Uint8Array {
+  const value = { rowCount: BigInt(NUM_ROWS), observationSpace: plain, actionSpace, sessionToken };
+  return driven({ case: "beginning", value });
 }
 
 /** Return the observations of some rows: the row and the step. */
@@ -274,7 +275,7 @@ test("test_error_of_the_server_ends_the_session", async () => {
   }
 });
 
-test("test_session_that_has_begun_is_not_begun_again", async () => {
+test("test_session_without_a_lease_is_not_begun_again", async () => {
   const lost = { code: status.UNAVAILABLE, details: "lost" };
   const stopping = { ...lost, reason: "SERVER_STOPPING" };
   let numBegun = 0;
@@ -291,6 +292,132 @@ test("test_session_that_has_begun_is_not_begun_again", async () => {
   await using driving = await sampler.drive(); // the server has answered before
   await assert.rejects(driving.step([0, 0, 0]), UnavailableError);
   assert.equal(numBegun, 3);
+});
+
+test("test_session_with_a_lease_goes_on_after_its_stream_breaks", async () => {
+  const lost = { code: status.UNAVAILABLE, details: "lost" };
+  const first = round([{ index: 0, rewards: [1, 2, 3] }]);
+  let isLost = false;
+  const script: SessionScript = (content) => {
+    switch (content?.case) {
+      case "spec":
+        return [beginning(plain, "token-7"), step(0)];
+      case "resumption":
+        isLost = true;
+        return [beginning(plain, "token-7"), step(1)];
+      case "actions":
+        if (content.value.step === 0n) {
+          return [...first, ...round([{ index: 1, rewards: [4] }]).slice(0, 1), step(1)];
+        }
+        return isLost ? [step(2)] : [lost];
+      case "sessionEnd":
+        return content.value.hasAccount ? [lost] : [...round([{ index: 1, rewards: [4, 5, 6] }]), account(2, 6)];
+      default:
+        return [];
+    }
+  };
+  await using server = await serve(() => [], { session: script });
+  await using sampler = connect(server.address, { sampler: "run-7" });
+  await using driving = await sampler.drive({ leaseSeconds: 60 });
+  assert.equal(driving.token, "token-7");
+  await driving.step([0, 0, 0]);
+  assert.equal((await driving.step([1, 1, 1])).number, 2n);
+  assert.equal((await driving.end()).numSteps, 6n); // although the stream breaks behind the account
+  assert.deepEqual([...(await driving.batch()).rewards], [1, 2, 3, 4, 5, 6]);
+  const [spec, , before, resumption, again, end, receipt] = requestsOf(server.calls).map(
+    ({ value }) => value as object,
+  );
+  assert.equal((spec as { leaseSeconds: number }).leaseSeconds, 60);
+  assert.deepEqual(
+    { ...resumption, $typeName: "" },
+    { sampler: "run-7", token: "token-7", roundCount: 1n, $typeName: "" },
+  );
+  assert.deepEqual(again, before);
+  assert.deepEqual(
+    [end, receipt].map((each) => (each as { hasAccount: boolean }).hasAccount),
+    [false, true],
+  );
+});
+
+test("test_session_is_taken_up_by_its_token", async () => {
+  const gone = { code: status.NOT_FOUND, details: "over", reason: "SESSION_NOT_FOUND" };
+  const script: SessionScript = (content) => {
+    switch (content?.case) {
+      case "resumption":
+        return content.value.token === "token-7" ? [beginning(plain, "token-7"), step(5)] : [gone];
+      default:
+        return [step(6)];
+    }
+  };
+  await using server = await serve(() => [], { session: script });
+  await using sampler = connect(server.address);
+  await using driving = await sampler.resumeSession("token-7");
+  assert.equal((await driving.step([0, 0, 0])).number, 6n);
+  assert.deepEqual(actionsOf(server.calls)[0], [5n, [DataType.INT64, [3n], [...new Uint8Array(24)]]]);
+  await assert.rejects(sampler.resumeSession("token-8"), { name: "InvalidArgumentError", reason: "SESSION_NOT_FOUND" });
+});
+
+/** Return rows of a worker that have made a number of steps. */
+function ready(made: number, ...rows: number[]): RowsInit {
+  return {
+    observations: shown(rows, made),
+    episodeIndices: rows.map(BigInt),
+    environmentSeeds: rows.map(BigInt),
+    rows: rows.map(BigInt),
+    rowStepCounts: rows.map(() => BigInt(made)),
+  };
+}
+
+test("test_rows_do_not_wait_for_each_other", async () => {
+  const at = (number: bigint, ...workers: RowsInit[]): Uint8Array =>
+    driven({ case: "step", value: { step: number, workers } });
+  const lost = { code: status.UNAVAILABLE, details: "lost" };
+  let numActions = 0;
+  const script: SessionScript = (content) => {
+    if (content?.case === "spec") {
+      return [beginning(plain, "token-7"), at(0n, ready(0, 0, 1))];
+    }
+    if (content?.case === "resumption") {
+      return [beginning(plain, "token-7"), at(3n, ready(0, 2), ready(1, 0, 1))];
+    }
+    numActions += 1;
+    return [[at(1n, ready(0, 2))], [lost], [], [at(4n, ready(1, 2))]][numActions - 1] ?? [];
+  };
+  await using server = await serve(() => [], { session: script });
+  await using sampler = connect(server.address);
+  await using driving = await sampler.drive({ minReady: 1, leaseSeconds: 60 });
+  const first = await driving.recv();
+  assert.deepEqual([...first.rows], [0, 1]);
+  for (const [actions, rows, field] of [
+    [[0, 1], [0, 2], "rows[1]"],
+    [[0, 1], [1, 1], "rows[1]"],
+    [[0], [0, 1], "actions"],
+  ] as const) {
+    await assert.rejects(driving.send(actions, { rows }), { name: "InvalidArgumentError", field });
+  }
+  await assert.rejects(driving.step([0, 0, 0]), { name: "InvalidArgumentError", field: "step" });
+  await driving.send([1, 0], { rows: [1, 0] });
+  await assert.rejects(driving.send([1, 0]), { name: "InvalidArgumentError", field: "rows[0]" }); // they have acted
+  assert.deepEqual([...(await driving.recv()).rows], [2]);
+  await driving.send([1]);
+  const news = await driving.recv();
+  assert.deepEqual(
+    [[...news.rows], [...news.rowSteps]],
+    [
+      [0, 1],
+      [1n, 1n],
+    ],
+  );
+  assert.deepEqual([...(await driving.recv()).rowSteps], [1n]);
+  const sent = requestsOf(server.calls).map(({ value }) => value as { rows: bigint[]; rowStepCounts: bigint[] });
+  assert.deepEqual(
+    [sent[1]?.rows, sent[1]?.rowStepCounts],
+    [
+      [1n, 0n],
+      [0n, 0n],
+    ],
+  );
+  assert.deepEqual([sent[4], sent[5]], [sent[1], sent[2]]);
 });
 
 test("test_closing_a_session_or_its_signal_cancels_it", async () => {

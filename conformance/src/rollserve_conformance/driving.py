@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rollserve_conformance.description import describe_account, describe_segments, describe_step
-from rollserve_conformance.operations import driven_actions, request_of
+from rollserve_conformance.description import describe_account, describe_columns, describe_segments, describe_step
+from rollserve_conformance.operations import divided_steps, driven_actions, request_of
 from rollserve_conformance.reading import concatenated_batches, joined_segments, read_array, read_batch, with_gaps
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
@@ -20,7 +20,7 @@ _ROW_COLUMNS = ("episode_indices", "rewards", "environment_seeds")
 
 
 class PlainSession:
-    """A session of the kit's own, with the operations of a case.
+    """A session of the kit's own, with the operations of a case. Its rows step together, and nobody else takes it up.
 
     Attributes:
         requests: what it has sent.
@@ -36,8 +36,11 @@ class PlainSession:
         self.requests: list[pb.DriveEnvironmentsRequest] = []
         self._resets_in_next_step = operation.get("next_step", False)
         self._waiting: queue.SimpleQueue[pb.DriveEnvironmentsRequest | None] = queue.SimpleQueue()
+        self._lease_seconds = operation.get("lease_seconds", 0)
         first: Any = request_of(operation)
-        self._send(first)
+        self.requests.append(first)
+        together: Any = request_of({**operation, "min_ready": 0})
+        self._waiting.put(together)
         self._call = method(iter(self._waiting.get, None))
         self._step: dict[str, Any] | None = None
         self._batches: list[dict[str, Any]] = []  # of the present round
@@ -55,12 +58,20 @@ class PlainSession:
             case "observe":
                 return {"step": describe_step(self._present_step())}
             case "step":
-                step = self._present_step()
-                idle = np.isin(np.arange(len(step["rewards"])), step["ended_rows"] if self._resets_in_next_step else [])
-                self._num_asked += int((~idle).sum())
-                self._send(driven_actions(operation, step["number"], idle))
-                self._step = None
-                return {"step": describe_step(self._present_step())}
+                return {"step": describe_step(self._next_step(operation))}
+            case "rows":
+                shown = [self._present_step(), *map(self._next_step, divided_steps(operation))]
+                observations = {
+                    name: np.stack([step["observations"][name] for step in shown]) for name in shown[0]["observations"]
+                }
+                rewards = {"": np.stack([step["rewards"] for step in shown])}
+                columns = {"observations": observations, "rewards": rewards}
+                return {"rows": {name: describe_columns(each) for name, each in columns.items()}}
+            case "resume":
+                if operation.get("after_seconds", 0) > self._lease_seconds:
+                    self._step = None
+                    self._call.cancel()  # a session whose lease is over has ended
+                return {}
             case "batch":
                 if self._num_recorded < self._num_asked and self._account is None:
                     self._send(pb.DriveEnvironmentsRequest(fragment_end=pb.FragmentEnd()))
@@ -69,7 +80,10 @@ class PlainSession:
                 rounds, self._rounds = self._rounds, []
                 return {"batch": describe_segments(concatenated_batches(rounds))}
             case _:
-                self._waiting.put(None)
+                if self._lease_seconds:
+                    self._send(pb.DriveEnvironmentsRequest(session_end=pb.SessionEnd()))
+                else:
+                    self._waiting.put(None)
                 while self._read():
                     pass
                 return {"account": self._account}
@@ -82,6 +96,15 @@ class PlainSession:
     def _send(self, request: pb.DriveEnvironmentsRequest) -> None:
         self.requests.append(request)
         self._waiting.put(request)
+
+    def _next_step(self, operation: _Json) -> dict[str, Any]:
+        """Act in all rows; return what follows."""
+        step = self._present_step()
+        idle = np.isin(np.arange(len(step["rewards"])), step["ended_rows"] if self._resets_in_next_step else [])
+        self._num_asked += int((~idle).sum())
+        self._send(driven_actions(operation, step["number"], idle))
+        self._step = None
+        return self._present_step()
 
     def _present_step(self) -> dict[str, Any]:
         while self._step is None:
@@ -105,6 +128,8 @@ class PlainSession:
                 self._batches = []
             case "account":
                 self._account = describe_account(message.account)
+                if self._lease_seconds:
+                    self._send(pb.DriveEnvironmentsRequest(session_end=pb.SessionEnd(has_account=True)))
         return True
 
 

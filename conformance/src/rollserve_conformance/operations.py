@@ -16,7 +16,7 @@ from rollserve_wire.v1 import sampler_service_pb2 as pb
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["RPCS", "array", "array_of", "driven_actions", "meaning", "request_of"]
+__all__ = ["RPCS", "array", "array_of", "divided_steps", "driven_actions", "meaning", "request_of"]
 
 RPCS = {
     "update_env": "UpdateEnv",
@@ -316,6 +316,8 @@ def _drive(operation: Mapping[str, Any]) -> Message:
     forms = {name: array(np.empty((0, *example.shape)), example.dtype.name) for name, example in infos.items()}
     spec = pb.DriveSpec(options=options, fragment_length=operation["fragment_length"], agent_infos=_tensors(forms))
     spec.return_infos = operation.get("infos", False)
+    spec.min_ready_row_count = operation.get("min_ready", 0)
+    spec.lease_seconds = operation.get("lease_seconds", 0)
     return pb.DriveEnvironmentsRequest(spec=spec)
 
 
@@ -335,6 +337,21 @@ def driven_actions(operation: Mapping[str, Any], step: int, idle: np.ndarray) ->
             idle=idle.tolist() if idle.any() else (),
         )
     )
+
+
+def divided_steps(operation: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the operations `step` of a session that an operation `rows` stands for."""
+    columns = {
+        field: {name: array_of(each) for name, each in operation.get(field, {}).items()}
+        for field in ("actions", "agent_infos")
+    }
+    return [
+        {
+            field: {name: array(column[step], column.dtype.name) for name, column in its.items()}
+            for field, its in columns.items()
+        }
+        for step in range(len(next(iter(columns["actions"].values()))))
+    ]
 
 
 _REQUESTS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {

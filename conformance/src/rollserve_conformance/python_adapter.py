@@ -9,7 +9,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 import rollserve
 from rollserve_conformance.description import (
@@ -24,9 +26,6 @@ from rollserve_conformance.operations import array_of
 from rollserve_conformance.reading import GROUPS, HEADERS
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.transforms import transform_from_json
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__: list[str] = []
 
@@ -296,11 +295,23 @@ def _stream_samples(sampler: _Sampler, operation: _Json) -> _Json:
 
 
 def _drive(sampler: Any, operation: _Json) -> _Json:
-    settings = {name: operation[name] for name in ("fragment_length", "infos", "record") if name in operation}
+    names = ("fragment_length", "infos", "record", "min_ready", "lease_seconds")
+    settings = {name: operation[name] for name in names if name in operation}
     infos = _arrays(operation.get("agent_infos", {}))
     session: rollserve.Session = sampler.drive(agent_infos=infos, **settings, **_options(operation))
-    with contextlib.closing(session):
-        return {"results": [_driven(session, each, operation) for each in operation["operations"]]}
+    results: list[_Json] = []
+    with contextlib.ExitStack() as stack:
+        stack.callback(session.close)
+        for each in operation["operations"]:
+            if each["do"] == "resume":
+                session.close()
+                time.sleep(each.get("after_seconds", 0))
+                session = sampler.resume_session(session.token, agent_infos=infos)
+                stack.callback(session.close)
+                results.append({})
+            else:
+                results.append(_driven(session, each, operation))
+    return {"results": results}
 
 
 def _driven(session: rollserve.Session, operation: _Json, driven: _Json) -> _Json:
@@ -314,12 +325,36 @@ def _driven(session: rollserve.Session, operation: _Json, driven: _Json) -> _Jso
                 idle = before.terminated | before.truncated if driven.get("next_step") else None
                 shown = session.step(actions[""] if actions.keys() == {""} else actions, infos, idle)
                 return {"step": describe_step(_step(shown))}
+            case "rows":
+                return {"rows": _rows(session, operation)}
             case "batch":
                 return {"batch": _batch(session.batch())}
             case _:
                 return {"account": _account(session.end())}
     except rollserve.RollserveError as error:
         return _error(error)
+
+
+def _rows(session: rollserve.Session, operation: _Json) -> _Json:
+    """Act in rows as they become ready; return what each has shown, by step and row."""
+    actions, infos = _arrays(operation["actions"]), _arrays(operation.get("agent_infos", {}))
+    num_steps = len(next(iter(actions.values())))
+    shown: dict[tuple[int, int], dict[str, np.ndarray]] = {}
+    while not session.num_rows or len(shown) < (num_steps + 1) * session.num_rows:
+        step = session.recv()
+        columns = leaves_of(step.observations)
+        for position, place in enumerate(zip(step.row_steps.tolist(), step.rows.tolist(), strict=True)):
+            shown[place] = {name: column[position] for name, column in columns.items()}
+            shown[place]["rewards"] = step.rewards[position]
+        acts = step.row_steps < num_steps
+        if acts.any():
+            rows, steps = step.rows[acts], step.row_steps[acts]
+            sent, its = ({name: each[steps, rows] for name, each in given.items()} for given in (actions, infos))
+            session.send(sent[""] if sent.keys() == {""} else sent, rows, its)
+    whole = {name: np.stack([shown[place][name] for place in sorted(shown)]) for name in shown[0, 0]}
+    whole = {name: each.reshape(num_steps + 1, session.num_rows, *each.shape[1:]) for name, each in whole.items()}
+    rewards = {"": whole.pop("rewards")}
+    return {"observations": describe_columns(whole), "rewards": describe_columns(rewards)}
 
 
 def _step(step: rollserve.DrivenStep) -> dict[str, Any]:

@@ -148,6 +148,11 @@ struct DriveOptions {
   /// An example of each info that comes with a row's actions, for `agent_infos` of the recorded batches, such as
   /// `{{"log_prob", Array::scalar(0.0f)}}`.
   Columns agent_infos;
+  /// The number of rows that are enough for a step, which Session::recv() returns; 0 if all rows step together.
+  std::uint64_t min_ready = 0;
+  /// How long the session outlives its connection, at most an hour: it goes on by itself when the server is in reach
+  /// again, and Sampler::resume_session() takes it up in another process.
+  std::chrono::milliseconds lease{0};
   bool infos = false;                                ///< Whether each step has the environments' infos.
   bool record = true;                                ///< Whether the steps are recorded, for Session::batch().
   std::optional<std::int64_t> env_version;           ///< The version of the environment; the current one by default.

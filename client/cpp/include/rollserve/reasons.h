@@ -86,6 +86,10 @@ inline constexpr const char* METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED";
 /// Status: PERMISSION_DENIED.
 inline constexpr const char* PATH_NOT_ALLOWED = "PATH_NOT_ALLOWED";
 
+/// The operator does not allow workers to dial that host of environments (`--allow-host`).
+/// Status: PERMISSION_DENIED.
+inline constexpr const char* HOST_NOT_ALLOWED = "HOST_NOT_ALLOWED";
+
 /// Environments may not be rendered to a screen.
 /// Status: PERMISSION_DENIED.
 inline constexpr const char* RENDER_MODE_NOT_ALLOWED = "RENDER_MODE_NOT_ALLOWED";

@@ -121,6 +121,14 @@ class Sampler {
   /// The same seed and the same actions give the same episodes, with any number of workers and after any crash. The
   /// token needs the scope `drive`.
   Session drive(const DriveOptions& options = {});
+  /// Go on with a session that another client has begun with DriveOptions::lease, at the same step. That client loses
+  /// it. Rounds that it may not have got come again.
+  ///
+  /// @param token the session's token.
+  /// @param options those that it was begun with: `agent_infos`, `min_ready` and `record` count, and the limits of this
+  /// session.
+  /// @throws InvalidArgumentError with the reason SESSION_NOT_FOUND: it has ended, or belongs to another client.
+  Session resume_session(const std::string& token, const DriveOptions& options = {});
 
   /// Return the state of the sampler and of its workers, and its counters.
   Status status(const CallOptions& options = {});

@@ -75,6 +75,8 @@ class BaseSession(Generic[Batch, Step]):
         self._interruptions = Interruptions(parts.limits, parts.contact)
         self._reader: RoundReader[Batch] = RoundReader(pb.StreamSpec(), parts.batch_kind, self._begin)
         self.token = parts.first.resumption.token
+        # Whether closing the requests looks as if the connection were lost.
+        self._lasts = bool(self.token or parts.first.spec.lease_seconds)
         form = ManyForm if parts.batch_kind is MultiAgentBatch else ReadyForm if parts.min_ready else AgentForm
         self._form: SessionForm[Any] = form(parts.agent_infos)
         # Steps that were received and not returned, and the last one that was.
@@ -84,6 +86,7 @@ class BaseSession(Generic[Batch, Step]):
         self._outstanding: list[pb.DriveEnvironmentsRequest] = []
         self._wants_end_of_fragment = self._wants_end = False
         self._batches: list[Batch] = []
+        self._num_rounds = 0  # of the session, up to the last one that was received
         self._has_ended = False
         self.num_rows = 0
         self.has_joint_rows = False
@@ -133,7 +136,7 @@ class BaseSession(Generic[Batch, Step]):
             resumption = pb.DriveResumption(
                 sampler=self._parts.first.spec.sampler or self._parts.first.resumption.sampler,
                 token=self.token,
-                round_count=self._reader.num_rounds,
+                round_count=self._num_rounds,
             )
             yield pb.DriveEnvironmentsRequest(resumption=resumption)
         yield from self._outstanding
@@ -145,7 +148,7 @@ class BaseSession(Generic[Batch, Step]):
     def _pause(self, error: grpc.RpcError) -> float | None:
         """Return the seconds to wait before the session is begun, or taken up, again; None if that cannot help."""
         has_begun = self._reader.has_begun
-        can_repeat = bool(self.token) and reason_of(error) is not Reason.CLIENT_STALLED
+        can_repeat = self._lasts and reason_of(error) is not Reason.CLIENT_STALLED
         return self._interruptions.pause(error, has_begun=has_begun, can_repeat=can_repeat)
 
     def _read(self, message: Bytes) -> pb.DriveEnvironmentsRequest | None:
@@ -166,9 +169,11 @@ class BaseSession(Generic[Batch, Step]):
         batch = self._reader.read(message)
         if batch is not None:
             self._batches.append(batch)
+            its_round: Any = batch.round
+            self._num_rounds = its_round.number + 1
             self._form.record(batch.num_steps)
             self._wants_end_of_fragment = False
-        return _CONFIRMATION if self.token and self._reader.has_ended else None
+        return _CONFIRMATION if self._lasts and self._reader.has_ended else None
 
     def _check_goes_on(self) -> None:
         """Raise PreconditionError if the session has ended."""
@@ -192,7 +197,7 @@ class BaseSession(Generic[Batch, Step]):
         """Return the request with actions that follow the last step."""
         self._check_goes_on()
         request = pb.DriveEnvironmentsRequest(actions=self._form.actions(self._step, actions, rows, agent_infos, idle))
-        if self.token:
+        if self._lasts:
             self._outstanding.append(request)
         return request
 

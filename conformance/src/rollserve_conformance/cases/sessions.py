@@ -1,4 +1,4 @@
-"""Cases about sessions: steps, what is recorded of them, idle rows, refused actions, a worker that is lost."""
+"""Cases about sessions: steps, what is recorded of them, idle rows, refused actions, losses, rows that do not wait."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rollserve_conformance.cases.case import Case, Json, env
+from rollserve_conformance.cases.case import Case, Json, breaking, env
 from rollserve_conformance.operations import array
 
 __all__ = ["session_cases"]
@@ -42,6 +42,15 @@ def _steps(num_steps: int, seed: int, infos: Sequence[str] = ()) -> list[Json]:
 
 _INFOS: Mapping[str, Json] = {"log_prob": array(0, "float32"), "pair": array(np.zeros(2), "float64")}
 """Examples of infos of the client, by name."""
+
+
+def _rows(num_steps: int, seed: int) -> Json:
+    """Return random actions for so many steps of each row, which rows make as they become ready."""
+    generator, shape = np.random.default_rng(seed), (num_steps, _NUM_ROWS)
+    infos = {
+        name: array(generator.normal(size=(*shape, *info["shape"])), info["dtype"]) for name, info in _INFOS.items()
+    }
+    return {"do": "rows", "actions": {"": array(generator.integers(2, size=shape), "int64")}, "agent_infos": infos}
 
 
 def _steering(num_steps: int) -> list[Json]:
@@ -116,5 +125,47 @@ def session_cases() -> list[Case]:
             "a session that goes on as if it had not lost a worker",
             [short, _drive(_steps(13, 7, infos), _BATCH, _steps(3, 8, infos), _END, _BATCH, agent_infos=_INFOS)],
             faults=[{"fault": "kill-worker", "worker_index": 1, "after_orders": 6}],
+        ),
+        Case(
+            "drive-resumed",
+            "a session that is taken up by its token in the middle, with what was recorded before",
+            [
+                env(infos="gaps", max_length=6),
+                _drive(
+                    *(_OBSERVE, _steps(5, 9, infos), {"do": "resume"}, _OBSERVE, _steps(9, 10, infos), _BATCH),
+                    *(_steps(2, 11, infos), {"do": "resume"}, _steps(3, 12, infos), _END, _BATCH),
+                    agent_infos=_INFOS,
+                    lease_seconds=60,
+                ),
+            ],
+            resumes=True,
+        ),
+        Case(
+            "drive-reconnected",
+            "a session that goes on by itself as if it had not lost its connection",
+            [
+                short,
+                _drive(
+                    *(_steps(13, 12, infos), _BATCH, _steps(3, 13, infos), _END, _BATCH),
+                    agent_infos=_INFOS,
+                    lease_seconds=60,
+                ),
+            ],
+            faults=breaking(6, times=3),
+            resumes=True,
+        ),
+        Case(
+            "drive-lease-over",
+            "a session that is taken up when its lease is over",
+            [short, _drive(_steps(2, 14), {"do": "resume", "after_seconds": 1}, _OBSERVE, lease_seconds=0.1)],
+            expected={
+                1: {"results": [*[{}] * 3, {"error": {"kind": "invalid_argument", "reason": "SESSION_NOT_FOUND"}}]}
+            },
+            resumes=True,
+        ),
+        Case(
+            "drive-apart",
+            "a session whose rows do not wait for each other, and make the same steps",
+            [env(infos="gaps", max_length=6), _drive(_rows(20, 15), _BATCH, _END, agent_infos=_INFOS, min_ready=2)],
         ),
     ]

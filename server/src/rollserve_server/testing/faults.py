@@ -33,14 +33,15 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"]
 _MAX_MADE = 1000
 """Number of faults that the report has."""
 _UPDATES = {"UpdateAgent": "agent", "UpdateEnv": "environment"}
-_BATCH_STREAMS = ("ObtainSamples", "ObtainExactEpisodes", "StreamSamples")
+_BATCH_STREAMS = ("ObtainSamples", "ObtainExactEpisodes", "StreamSamples", "DriveEnvironments")
 _SAMPLING: dict[str, type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest]] = {
     "ObtainSamples": pb.ObtainSamplesRequest,
     "ObtainExactEpisodes": pb.ObtainExactEpisodesRequest,
 }
 _REASONS = {"agent": Reason.AGENT_REFUSED, "environment": Reason.ENV_REFUSED}
 _KEYS = keys_of(pb.ObtainSamplesResponse.DESCRIPTOR)
-_WITH_STEPS, _ACCOUNT = (_KEYS["batch"], _KEYS["shared"]), _KEYS["account"]
+_DRIVEN_STEP = keys_of(pb.DriveEnvironmentsResponse.DESCRIPTOR)["step"]
+_WITH_STEPS, _ACCOUNT = (_KEYS["batch"], _KEYS["shared"], _DRIVEN_STEP), _KEYS["account"]
 _ASKED = "a test has asked for it"
 _R = TypeVar("_R")
 
@@ -60,7 +61,7 @@ class KillWorker(_Fault):
 
 
 class BreakStream(_Fault):
-    """End the stream of a sampling call after some messages with steps."""
+    """End the stream of a sampling call or of a session after some messages with steps."""
 
     fault: Literal["break-stream"] = "break-stream"
     after_messages: int = Field(default=1, ge=0)

@@ -45,7 +45,7 @@ class FaultyServer:
         self._ask("kill-worker", worker_index=worker_index, after_orders=after_orders, times=times)
 
     def break_stream(self, *, after_messages: int = 1, times: int = 1) -> None:
-        """Have the next stream of a sampling call end with UNAVAILABLE, without a reason, as a lost connection does.
+        """Have the next stream of a call that samples or drives end with UNAVAILABLE, as a lost connection does.
 
         Args:
             after_messages: number of messages with steps that arrive before. A stream that has fewer ends before its

@@ -104,6 +104,30 @@ public final class DriveOptions {
     }
 
     /**
+     * Sets the number of rows that are enough for a step, which {@link Session#recv()} returns.
+     *
+     * @param numRows the number; by default, all rows step together
+     * @return the options
+     */
+    public DriveOptions withMinReady(int numRows) {
+        if (numRows < 1) {
+            throw Errors.invalid("minReady", "a positive number", numRows);
+        }
+        return with(builder -> builder.setMinReadyRowCount(numRows));
+    }
+
+    /**
+     * Sets how long the session outlives its connection: it goes on by itself when the server is in reach again, and
+     * {@link Sampler#resumeSession(String, DriveOptions)} takes it up in another process.
+     *
+     * @param time at most an hour; by default, the session ends with its connection
+     * @return the options
+     */
+    public DriveOptions withLease(Duration time) {
+        return with(builder -> builder.setLeaseSeconds(time.toNanos() / 1e9));
+    }
+
+    /**
      * Sets the version of the environment, one of the last few that the server keeps.
      *
      * @param version the version; the current one by default

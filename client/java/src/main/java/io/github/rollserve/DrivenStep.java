@@ -3,28 +3,33 @@ package io.github.rollserve;
 import io.github.rollserve.v1.DrivenRows;
 import io.github.rollserve.v1.NamedTensor;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.function.Function;
 import java.util.stream.IntStream;
+import java.util.stream.LongStream;
 
 /**
- * The observations of N rows for the next actions of a session, and what followed the last ones.
+ * The observations of N rows for the next actions of a session, and what followed the last ones. These are all rows of
+ * all workers, or, of a session with {@link DriveOptions#withMinReady(int)}, those that are ready.
  *
  * <p>Rows are reset in the step that ends an episode: such a row's observation is the first one of its next episode,
  * and {@code lastObservations} have the last one of the episode that has ended.
  *
- * @param number the number of the step that actions are wanted for, from 0
+ * @param number the number of the step that actions are wanted for, from 0; with minReady, of what was received
  * @param observations (N, *O), the observations for the next actions
  * @param episodeIndices (N), the indices of the episodes that the rows' next steps belong to
  * @param rewards (N) float64, the rewards of the last step; zeros before the first
  * @param terminated (N), whether the environment has ended the row's episode with the last step
  * @param truncated (N), whether a limit has; both may be true
- * @param endedRows (E), the rows whose episodes have ended with the last step
+ * @param endedRows (E), the positions, among these rows, of those whose episodes have ended with the last step
  * @param lastObservations (E, *O), the last observations of these episodes
  * @param envSeeds (N), the seeds of the last reset of each row's environment, of which all 64 bits count; of rows that
  *     are stepped at once, the seed of their joint reset
  * @param infos (N, *I), what came with the observations, with {@link DriveOptions#withReturnInfos(boolean)}
  * @param lastInfos (E, *I), what came with the last observations, in the same form
+ * @param rows (N), the numbers of these rows among all rows
+ * @param rowSteps (N), how many steps each of them has made in the session
  */
 public record DrivenStep(
     long number,
@@ -37,7 +42,9 @@ public record DrivenStep(
     Columns lastObservations,
     long[] envSeeds,
     Columns infos,
-    Columns lastInfos) {
+    Columns lastInfos,
+    int[] rows,
+    long[] rowSteps) {
 
     /** {@return whether each row's episode has ended with the last step, (N)} */
     public boolean[] ended() {
@@ -58,8 +65,22 @@ public record DrivenStep(
         return Records.hash(this);
     }
 
-    /** Reads a step of a number of rows. Its tensors share the memory of the message if one worker has all rows. */
+    /** Reads a step of all rows. Its tensors share the memory of the message if one worker has all rows. */
     static DrivenStep from(io.github.rollserve.v1.DrivenStep message, int numRows) {
+        long[] rowSteps = new long[numRows];
+        Arrays.fill(rowSteps, message.getStep());
+        return from(message, IntStream.range(0, numRows).toArray(), rowSteps);
+    }
+
+    /** Reads a step of rows that are ready. */
+    static DrivenStep ofReady(io.github.rollserve.v1.DrivenStep message) {
+        List<DrivenRows> workers = message.getWorkersList();
+        int[] rows = LongStream.of(longs(workers, DrivenRows::getRowsList)).mapToInt(Math::toIntExact).toArray();
+        return from(message, rows, longs(workers, DrivenRows::getRowStepCountsList));
+    }
+
+    private static DrivenStep from(io.github.rollserve.v1.DrivenStep message, int[] allRows, long[] rowSteps) {
+        int numRows = allRows.length;
         List<DrivenRows> workers = message.getWorkersList();
         int[] counts = workers.stream().mapToInt(DrivenRows::getEpisodeIndicesCount).toArray();
         int[] endedCounts = workers.stream().mapToInt(DrivenRows::getEndedRowsCount).toArray();
@@ -110,7 +131,9 @@ public record DrivenStep(
             lastObservations.isEmpty() ? all.rows(0, 0) : joined("last_observations", lastObservations),
             longs(workers, DrivenRows::getEnvironmentSeedsList),
             Joining.concatenateInfos("infos", infos, counts),
-            Joining.concatenateInfos("last_infos", lastInfos, endedCounts));
+            Joining.concatenateInfos("last_infos", lastInfos, endedCounts),
+            allRows,
+            rowSteps);
     }
 
     private static long[] longs(List<DrivenRows> workers, Function<DrivenRows, List<Long>> field) {

@@ -129,6 +129,12 @@ public enum Reason {
     PATH_NOT_ALLOWED,
 
     /**
+     * The operator does not allow workers to dial that host of environments ({@code --allow-host}).
+     * Status: {@code PERMISSION_DENIED}.
+     */
+    HOST_NOT_ALLOWED,
+
+    /**
      * Environments may not be rendered to a screen.
      * Status: {@code PERMISSION_DENIED}.
      */

@@ -2,6 +2,7 @@ package io.github.rollserve;
 
 import io.github.rollserve.v1.CallEnvironmentsRequest;
 import io.github.rollserve.v1.CallEnvironmentsResponse;
+import io.github.rollserve.v1.DriveEnvironmentsRequest;
 import io.github.rollserve.v1.DriveSpec;
 import io.github.rollserve.v1.EnvironmentUpdate;
 import io.github.rollserve.v1.EvaluatePopulationRequest;
@@ -427,8 +428,31 @@ public final class Sampler implements AutoCloseable {
         // No agent of the sampler acts.
         sampling.clearExpectedPolicyVersion().setAcceptJoined(false).setReturnSpaces(true);
         DriveSpec spec = options.toWire().toBuilder().setSampler(name()).setOptions(sampling).build();
+        return session(DriveEnvironmentsRequest.newBuilder().setSpec(spec).build(), options);
+    }
+
+    /**
+     * Goes on with a session that another client has begun with {@link DriveOptions#withLease(Duration)}, at the same
+     * step. That client loses it. Rounds that it may not have got come again.
+     *
+     * <p>The session's methods throw an {@link InvalidArgumentException} with {@link Reason#SESSION_NOT_FOUND} if it
+     * has ended, or belongs to another client.
+     *
+     * @param token the session's token
+     * @param options those that it was begun with: the infos, the blackhole, the ready rows and the times count
+     * @return the session, which goes on at once
+     */
+    public Session resumeSession(String token, DriveOptions options) {
+        DriveEnvironmentsRequest.Builder first = DriveEnvironmentsRequest.newBuilder();
+        first.getResumptionBuilder().setSampler(name()).setToken(Objects.requireNonNull(token, "token"));
+        return session(first.build(), Objects.requireNonNull(options, "options"));
+    }
+
+    private Session session(DriveEnvironmentsRequest first, DriveOptions options) {
+        boolean isRecorded = !options.sampling().toWire(connection.options()).getBlackhole();
         Duration time = options.sampling().timeoutOr(timeout);
-        return new Session(connection, spec, time, options.sampling().startDeadline());
+        return new Session(
+            connection, name(), first, options.toWire(), isRecorded, time, options.sampling().startDeadline());
     }
 
     /**

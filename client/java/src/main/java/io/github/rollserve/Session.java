@@ -3,23 +3,27 @@ package io.github.rollserve;
 import io.github.rollserve.v1.Beginning;
 import io.github.rollserve.v1.DriveEnvironmentsRequest;
 import io.github.rollserve.v1.DriveEnvironmentsResponse;
+import io.github.rollserve.v1.DriveResumption;
 import io.github.rollserve.v1.DriveSpec;
 import io.github.rollserve.v1.DrivenActions;
 import io.github.rollserve.v1.FragmentEnd;
 import io.github.rollserve.v1.NamedTensor;
 import io.github.rollserve.v1.SamplerServiceGrpc;
+import io.github.rollserve.v1.SessionEnd;
 import io.grpc.CallOptions;
 import io.grpc.ClientCall;
 import io.grpc.Deadline;
 import io.grpc.MethodDescriptor;
 import io.grpc.StatusRuntimeException;
 import java.time.Duration;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.Queue;
 import java.util.TreeMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeoutException;
@@ -45,22 +49,38 @@ import java.util.concurrent.TimeoutException;
 public final class Session implements AutoCloseable {
     private static final MethodDescriptor<DriveEnvironmentsRequest, DriveEnvironmentsResponse> METHOD = method();
 
+    private static final DriveEnvironmentsRequest FRAGMENT_END =
+        DriveEnvironmentsRequest.newBuilder().setFragmentEnd(FragmentEnd.getDefaultInstance()).build();
+
     private final Connection connection;
-    private final DriveSpec spec;
+    private final String sampler;
+    private final DriveEnvironmentsRequest first; // what is driven, or which session goes on
+    private final boolean isReady; // whether rows do not wait for each other
+    private final boolean isRecorded;
+    private final boolean lasts; // whether the session has a lease
     private final Duration timeout;
+    private final CallOptions callOptions;
     private final Interruptions interruptions;
     private final CountDownLatch closed = new CountDownLatch(1);
-    private final Attempt<DriveEnvironmentsResponse> attempt;
     private final Map<String, Form> infoForms = new TreeMap<>();
     private final Map<String, Form> actionForms = new TreeMap<>(); // once the session has begun, as the next three
     private final List<EpisodeBatch> batches = new ArrayList<>(); // of the round that is not complete
     private final List<EpisodeBatch> rounds = new ArrayList<>(); // that batch() has not returned
+    private final SessionPosition position;
+    private final Queue<DrivenStep> unread = new ArrayDeque<>(); // steps that no method has returned
+    private final List<DrivenActions> outstanding = new ArrayList<>(); // with a lease, what no step has followed
 
+    private volatile Attempt<DriveEnvironmentsResponse> attempt;
     private ClientCall<DriveEnvironmentsRequest, DriveEnvironmentsResponse> requests;
     private Space observationSpace;
     private Space actionSpace;
     private int numRows;
-    private DrivenStep step;
+    private String token = "";
+    private boolean hasBegun;
+    private DrivenStep step; // the last one that a method has returned
+    private boolean wantsFragmentEnd;
+    private boolean wantsEnd;
+    private long numRounds; // of the session, up to the last one that is complete
     private long numUnrecorded; // steps that rows were asked to make, and that no round has brought
     private io.github.rollserve.v1.Account account;
     private boolean isOver;
@@ -80,39 +100,100 @@ public final class Session implements AutoCloseable {
         }
     }
 
-    Session(Connection connection, DriveSpec spec, Duration timeout, Deadline deadline) {
+    Session(
+        Connection connection,
+        String sampler,
+        DriveEnvironmentsRequest first,
+        DriveSpec options,
+        boolean isRecorded,
+        Duration timeout,
+        Deadline deadline) {
         this.connection = connection;
-        this.spec = spec;
+        this.sampler = sampler;
+        this.first = first;
+        this.isReady = options.getMinReadyRowCount() > 0;
+        this.isRecorded = isRecorded;
+        this.lasts = first.hasResumption() || first.getSpec().getLeaseSeconds() > 0;
         this.timeout = timeout;
+        this.position = new SessionPosition(isReady);
         this.interruptions = new Interruptions(connection, timeout, closed);
-        for (NamedTensor info : spec.getAgentInfosList()) {
+        for (NamedTensor info : options.getAgentInfosList()) {
             int[] shape = Tensors.shape(info.getName(), info.getTensor().getShapeList());
             DataType dataType = Tensors.dataType(info.getName(), info.getTensor().getDataTypeValue());
             infoForms.put(info.getName(), new Form(dataType, Arrays.copyOfRange(shape, 1, shape.length)));
         }
-        CallOptions callOptions = CallOptions.DEFAULT.withDeadline(deadline);
+        callOptions = CallOptions.DEFAULT.withDeadline(deadline);
+        open();
+    }
+
+    /** Opens a stream: of a new session, or of one that goes on, with what the stream before may have lost. */
+    private void open() {
+        DriveEnvironmentsRequest begin = first;
+        if (hasBegun) {
+            batches.clear();
+            DriveResumption.Builder resumption = DriveResumption.newBuilder();
+            resumption.setSampler(sampler).setToken(token).setRoundCount(numRounds);
+            begin = DriveEnvironmentsRequest.newBuilder().setResumption(resumption).build();
+        }
+        DriveEnvironmentsRequest request = begin;
         attempt = Attempt.open(connection.channel(), METHOD, callOptions, call -> {
             requests = call;
-            call.sendMessage(DriveEnvironmentsRequest.newBuilder().setSpec(spec).build());
+            call.sendMessage(request);
+            outstanding.forEach(actions -> call.sendMessage(request(actions)));
+            if (wantsFragmentEnd) {
+                call.sendMessage(FRAGMENT_END);
+            }
+            if (wantsEnd) {
+                endRequests();
+            }
         });
+        if (closed.getCount() == 0) {
+            attempt.cancel();
+        }
+    }
+
+    private static DriveEnvironmentsRequest request(DrivenActions actions) {
+        return DriveEnvironmentsRequest.newBuilder().setActions(actions).build();
+    }
+
+    private static DriveEnvironmentsRequest sessionEnd(boolean hasAccount) {
+        SessionEnd end = SessionEnd.newBuilder().setHasAccount(hasAccount).build();
+        return DriveEnvironmentsRequest.newBuilder().setSessionEnd(end).build();
     }
 
     /** {@return N, the number of rows of all workers, once the session has begun} */
     public int numRows() {
-        observe();
+        awaitBeginning();
         return numRows;
     }
 
     /** {@return the space of a row's observations, once the session has begun} */
     public Space observationSpace() {
-        observe();
+        awaitBeginning();
         return observationSpace;
     }
 
     /** {@return the space of a row's actions, once the session has begun} */
     public Space actionSpace() {
-        observe();
+        awaitBeginning();
         return actionSpace;
+    }
+
+    /**
+     * Waits for the beginning of the session.
+     *
+     * @return what takes a session with a lease up again, see {@link Sampler#resumeSession(String, DriveOptions)};
+     *     empty for one without
+     */
+    public String token() {
+        awaitBeginning();
+        return token;
+    }
+
+    private void awaitBeginning() {
+        while (!hasBegun) {
+            receive();
+        }
     }
 
     /**
@@ -123,9 +204,15 @@ public final class Session implements AutoCloseable {
      */
     public DrivenStep observe() {
         checkFailure();
-        while (step == null) {
+        return step == null ? next() : step;
+    }
+
+    /** Returns the first step that was received and not returned. */
+    private DrivenStep next() {
+        while (unread.isEmpty()) {
             receive();
         }
+        step = unread.remove();
         return step;
     }
 
@@ -150,26 +237,86 @@ public final class Session implements AutoCloseable {
      * @throws RollserveException if the session has failed
      */
     public DrivenStep step(Columns actions, StepOptions options) {
+        if (isReady) {
+            throw Errors.invalid("step", "a session whose rows step together (call send and recv)", "minReady");
+        }
         DrivenStep before = observe();
         boolean[] idle = Objects.requireNonNull(options, "options").idle();
         if (idle.length != 0 && idle.length != numRows) {
             throw Errors.invalid("idle", numRows + " values, or none", idle.length);
         }
-        DrivenActions.Builder message = DrivenActions.newBuilder()
-            .setStep(before.number())
-            .addAllActions(toWire("actions", Objects.requireNonNull(actions, "actions"), actionForms))
-            .addAllAgentInfos(toWire("agentInfos", options.agentInfos(), infoForms));
+        DrivenActions.Builder message = message(before, actions, options.agentInfos(), numRows);
         int numIdle = 0;
         for (boolean isIdle : idle) {
             message.addIdle(isIdle);
             numIdle += isIdle ? 1 : 0;
         }
-        send(DriveEnvironmentsRequest.newBuilder().setActions(message).build());
-        numUnrecorded += numRows - numIdle;
-        while (step == before) {
-            receive();
+        act(message.build(), numRows - numIdle);
+        return next();
+    }
+
+    /**
+     * Acts in the rows of the last step; see {@link #send(Columns, SendOptions)}.
+     *
+     * @param actions (K, *A) for each leaf of the action space
+     */
+    public void send(Columns actions) {
+        send(actions, new SendOptions());
+    }
+
+    /**
+     * Acts in rows of a session with {@link DriveOptions#withMinReady(int)} that wait for it, without waiting for what
+     * follows: {@link #recv()} returns that.
+     *
+     * @param actions (K, *A) for each leaf of the action space, of its type
+     * @param options the rows, and infos of the actions
+     * @throws InvalidArgumentException if rows do not wait for actions, or actions or infos are of another form; the
+     *     session goes on
+     * @throws RollserveException if the session has failed
+     */
+    public void send(Columns actions, SendOptions options) {
+        checkReady("send");
+        DrivenStep before = observe();
+        int[] given = Objects.requireNonNull(options, "options").rows();
+        int[] rows = given.length == 0 ? before.rows() : given;
+        DrivenActions.Builder message = message(before, actions, options.agentInfos(), rows.length);
+        position.ask(rows, message);
+        act(message.build(), rows.length);
+    }
+
+    /**
+     * Waits for the next step of a session with {@link DriveOptions#withMinReady(int)}.
+     *
+     * @return the step, as soon as so many rows are ready
+     * @throws RollserveException if the session has failed, also because of actions that were sent
+     */
+    public DrivenStep recv() {
+        checkReady("recv");
+        checkFailure();
+        return next();
+    }
+
+    private void checkReady(String method) {
+        if (!isReady) {
+            throw Errors.invalid(method, "a session with minReady (call step)", "one whose rows step together");
         }
-        return step;
+    }
+
+    /** Returns the message with actions of a number of rows. */
+    private DrivenActions.Builder message(DrivenStep before, Columns actions, Columns agentInfos, int count) {
+        return DrivenActions.newBuilder()
+            .setStep(before.number())
+            .addAllActions(toWire("actions", Objects.requireNonNull(actions, "actions"), actionForms, count))
+            .addAllAgentInfos(toWire("agentInfos", agentInfos, infoForms, count));
+    }
+
+    private void act(DrivenActions actions, int numSteps) {
+        checkGoesOn();
+        if (lasts) {
+            outstanding.add(actions);
+        }
+        numUnrecorded += numSteps;
+        send(request(actions));
     }
 
     /**
@@ -182,7 +329,8 @@ public final class Session implements AutoCloseable {
     public EpisodeBatch batch() {
         checkFailure();
         if (isRecording() && !isOver) {
-            send(DriveEnvironmentsRequest.newBuilder().setFragmentEnd(FragmentEnd.getDefaultInstance()).build());
+            wantsFragmentEnd = true;
+            send(FRAGMENT_END);
         }
         while (isRecording()) {
             receive();
@@ -196,7 +344,7 @@ public final class Session implements AutoCloseable {
     }
 
     private boolean isRecording() {
-        return numUnrecorded > 0 && !spec.getOptions().getBlackhole();
+        return numUnrecorded > 0 && isRecorded;
     }
 
     /**
@@ -208,16 +356,25 @@ public final class Session implements AutoCloseable {
     public Account end() {
         checkFailure();
         if (!isOver) {
-            try {
-                requests.halfClose();
-            } catch (IllegalStateException cancelled) {
-                // which the receiver explains
-            }
+            wantsEnd = true;
+            endRequests();
         }
         while (!isOver) {
             receive();
         }
         return Account.from(account, 0);
+    }
+
+    private void endRequests() {
+        if (lasts) { // closing the requests looks as if the connection were lost
+            send(sessionEnd(false));
+            return;
+        }
+        try {
+            requests.halfClose();
+        } catch (IllegalStateException cancelled) {
+            // which the receiver explains
+        }
     }
 
     /** {@return the account of the session; empty before its end, or if it has failed} */
@@ -238,11 +395,14 @@ public final class Session implements AutoCloseable {
         }
     }
 
-    /** Sends a request. If the call is over, the receiver says how it has ended. */
-    private void send(DriveEnvironmentsRequest request) {
+    private void checkGoesOn() {
         if (isOver) {
             throw Errors.premature("session", "one that goes on", "one that has ended");
         }
+    }
+
+    /** Sends a request. If the call is over, the receiver says how it has ended. */
+    private void send(DriveEnvironmentsRequest request) {
         try {
             requests.sendMessage(request);
         } catch (IllegalStateException cancelled) {
@@ -253,11 +413,9 @@ public final class Session implements AutoCloseable {
     /** Receives a message, or ends the session. */
     private void receive() {
         checkFailure();
-        if (isOver) {
-            throw Errors.premature("session", "one that goes on", "one that has ended");
-        }
+        checkGoesOn();
         try {
-            DriveEnvironmentsResponse response = attempt.next(timeout);
+            DriveEnvironmentsResponse response = nextResponse();
             if (response != null) {
                 connection.contact().record();
                 read(response);
@@ -268,13 +426,27 @@ public final class Session implements AutoCloseable {
             }
         } catch (RollserveException error) {
             fail(error);
-        } catch (StatusRuntimeException error) {
-            fail(interruptions.failure(error));
         } catch (TimeoutException silent) {
             fail(interruptions.silence());
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
             fail(Errors.cancelled("the thread was interrupted", interrupted));
+        }
+    }
+
+    /** Returns the next response, or null after the last one; takes the session up again where its stream is lost. */
+    private DriveEnvironmentsResponse nextResponse() throws TimeoutException, InterruptedException {
+        while (true) {
+            try {
+                return attempt.next(timeout);
+            } catch (StatusRuntimeException error) {
+                if (account != null) { // which is all that the client needs
+                    return null;
+                }
+                boolean canRepeat = lasts && Errors.from(error).reason() != Reason.CLIENT_STALLED;
+                interruptions.pause(error, hasBegun, canRepeat);
+                open();
+            }
         }
     }
 
@@ -288,16 +460,16 @@ public final class Session implements AutoCloseable {
     private void read(DriveEnvironmentsResponse response) {
         switch (response.getContentCase()) {
             case BEGINNING -> begin(response.getBeginning());
-            case STEP -> {
-                interruptions.advance();
-                step = DrivenStep.from(response.getStep(), numRows);
-            }
+            case STEP -> show(response.getStep());
             case BATCH -> batches.add(BatchDecoder.decode(response.getBatch(), numRows));
             case ROUND -> {
                 EpisodeBatch round = Joining.joinedRound(batches);
                 batches.clear();
                 rounds.add(round);
-                numUnrecorded -= round.numSteps();
+                // Another client may have asked for some of them.
+                numUnrecorded = Math.max(numUnrecorded - round.numSteps(), 0);
+                numRounds = response.getRound().getRoundNumber() + 1;
+                wantsFragmentEnd = false;
             }
             case PROGRESS -> {
                 interruptions.waitFor(response.getProgress().getWaitingFor());
@@ -305,14 +477,30 @@ public final class Session implements AutoCloseable {
                     connection.options().warningListener().accept(response.getProgress().getWarning());
                 }
             }
-            case ACCOUNT -> account = response.getAccount();
+            case ACCOUNT -> {
+                account = response.getAccount();
+                if (lasts) {
+                    send(sessionEnd(true)); // after which the server forgets the session
+                }
+            }
             case SHARED -> throw Errors.malformed("content", "one that the request accepts", "another one");
             default -> { } // a kind of content that a newer server adds, and that only some clients need
         }
     }
 
+    private void show(io.github.rollserve.v1.DrivenStep message) {
+        position.news(message).ifPresent(news -> {
+            interruptions.advance();
+            unread.add(isReady ? DrivenStep.ofReady(news) : DrivenStep.from(news, numRows));
+            outstanding.removeIf(position::isBehind);
+        });
+    }
+
     private void begin(Beginning beginning) {
+        hasBegun = true;
+        token = beginning.getSessionToken();
         numRows = Math.toIntExact(beginning.getRowCount());
+        position.begin(numRows);
         observationSpace = Spaces.from("observation_space", beginning.getObservationSpace());
         actionSpace = Spaces.from("action_space", beginning.getActionSpace());
         addForms(actionSpace, "");
@@ -342,15 +530,15 @@ public final class Session implements AutoCloseable {
         return sizes.stream().mapToInt(Integer::intValue).toArray();
     }
 
-    private List<NamedTensor> toWire(String field, Columns columns, Map<String, Form> forms) {
+    private static List<NamedTensor> toWire(String field, Columns columns, Map<String, Form> forms, int count) {
         if (!columns.tensors().keySet().equals(forms.keySet())) {
             String expected = "the columns " + Columns.quoted(forms.keySet());
             throw Errors.invalid(field, expected, Columns.quoted(columns.tensors().keySet()));
         }
         forms.forEach((name, form) -> {
             Tensor column = columns.get(name);
-            if (!form.isOf(column, numRows)) {
-                String expected = form.dataType() + Arrays.toString(form.withRows(numRows));
+            if (!form.isOf(column, count)) {
+                String expected = form.dataType() + Arrays.toString(form.withRows(count));
                 throw Errors.invalid(name.isEmpty() ? field : field + "['" + name + "']", expected, column);
             }
         });

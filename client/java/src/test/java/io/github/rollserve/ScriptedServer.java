@@ -36,6 +36,8 @@ import io.grpc.protobuf.StatusProto;
 import io.grpc.stub.StreamObserver;
 import java.io.IOException;
 import java.util.List;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.Consumer;
 
@@ -53,7 +55,7 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
     final List<Metadata> metadata = new CopyOnWriteArrayList<>();
     private final List<Call> calls;
     private final Server server;
-    private List<Turn> turns = List.of(); // of each session
+    private final Queue<List<Turn>> sessions = new ConcurrentLinkedQueue<>(); // the last one again and again
 
     /** How a call ends. */
     interface End extends Consumer<StreamObserver<?>> {}
@@ -73,9 +75,13 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
 
     /** Returns a server that does the same in each session. */
     static ScriptedServer driven(Turn... turns) {
-        ScriptedServer server = new ScriptedServer();
-        server.turns = List.of(turns);
-        return server;
+        return new ScriptedServer().then(turns);
+    }
+
+    /** Adds what the server does in later streams of sessions. */
+    ScriptedServer then(Turn... turns) {
+        sessions.add(List.of(turns));
+        return this;
     }
 
     ScriptedServer(Call... calls) {
@@ -157,6 +163,7 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
     @Override
     public StreamObserver<DriveEnvironmentsRequest> driveEnvironments(
         StreamObserver<DriveEnvironmentsResponse> observer) {
+        List<Turn> turns = sessions.size() > 1 ? sessions.remove() : sessions.element();
         return new StreamObserver<>() {
             private int next;
 

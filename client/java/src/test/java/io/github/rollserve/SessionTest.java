@@ -1,5 +1,6 @@
 package io.github.rollserve;
 
+import static io.github.rollserve.ScriptedServer.BROKEN;
 import static io.github.rollserve.ScriptedServer.OVER;
 import static io.github.rollserve.ScriptedServer.SILENT;
 import static io.github.rollserve.ScriptedServer.failure;
@@ -29,6 +30,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.function.Executable;
 
 @Timeout(60)
 class SessionTest {
@@ -123,9 +125,7 @@ class SessionTest {
     }
 
     private static void checkRefused(String field, Session session, Columns actions, StepOptions options) {
-        InvalidArgumentException error =
-            assertThrows(InvalidArgumentException.class, () -> session.step(actions, options));
-        assertEquals(field, error.field());
+        checkRefused(field, () -> session.step(actions, options));
     }
 
     @Test
@@ -145,6 +145,94 @@ class SessionTest {
             assertSame(error, assertThrows(RollserveException.class, session::end));
             assertTrue(session.account().isEmpty());
         }
+    }
+
+    @Test
+    void sessionWithALeaseGoesOnAfterItsStreamBreaks() {
+        DriveEnvironmentsResponse.Builder fourth = DriveEnvironmentsResponse.newBuilder();
+        fourth.getRoundBuilder().setRoundNumber(4);
+        try (ScriptedServer server = ScriptedServer.driven(
+                new Turn(lasting(1), step(0, rows(1))),
+                // With the part of a round that is lost.
+                new Turn(step(1, rows(2)), batch("0:0+1"), fourth.build(), batch("0:1+1")),
+                new Turn(BROKEN)).then(
+                new Turn(lasting(1), step(1, rows(2))),
+                new Turn(step(2, rows(3))),
+                new Turn(batch("0:1+1"), round(), account(2)),
+                new Turn(BROKEN)); // behind the account
+            Sampler sampler = server.connect();
+            Session session = sampler.drive(new DriveOptions().withLease(Duration.ofMinutes(1)))) {
+            assertEquals("token-7", session.token());
+            session.step(actions(0));
+            assertEquals(2, session.step(actions(1)).number());
+            assertEquals(2, session.end().numSteps());
+            assertArrayEquals(new long[] {0, 1}, session.batch().firstSteps());
+
+            assertEquals(7, server.requests.size());
+            assertEquals(60, request(server, 0).getSpec().getLeaseSeconds());
+            assertEquals("token-7", request(server, 3).getResumption().getToken());
+            assertEquals(5, request(server, 3).getResumption().getRoundCount());
+            assertEquals(request(server, 2), request(server, 4));
+            assertFalse(request(server, 5).getSessionEnd().getHasAccount());
+            assertTrue(request(server, 6).getSessionEnd().getHasAccount());
+        }
+    }
+
+    @Test
+    void sessionIsTakenUpByItsToken() {
+        try (ScriptedServer server = ScriptedServer.driven(
+                new Turn(lasting(2), step(5, rows(1, 2))),
+                new Turn(step(6, rows(3, 4))),
+                new Turn(failure(Status.Code.NOT_FOUND, "SESSION_NOT_FOUND", "resumption.token")));
+            Sampler sampler = server.connect();
+            Session session = sampler.resumeSession("token-7", new DriveOptions())) {
+            assertEquals(6, session.step(actions(0, 1)).number());
+            InvalidArgumentException error =
+                assertThrows(InvalidArgumentException.class, () -> session.step(actions(0, 1)));
+            assertEquals(Reason.SESSION_NOT_FOUND, error.reason());
+            assertEquals("token-7", request(server, 0).getResumption().getToken());
+            assertEquals(5, request(server, 1).getActions().getStep());
+        }
+    }
+
+    @Test
+    void rowsDoNotWaitForEachOther() {
+        try (ScriptedServer server = ScriptedServer.driven(
+                new Turn(lasting(4), step(0, ready(0, 2, 3))),
+                new Turn(step(1, ready(0, 0, 1))),
+                new Turn(BROKEN)).then(
+                new Turn(lasting(4), step(3, ready(0, 0, 1), ready(1, 2, 3))),
+                new Turn(),
+                new Turn(step(4, ready(1, 0, 1))));
+            Sampler sampler = server.connect();
+            Session session = sampler.drive(new DriveOptions().withMinReady(2).withLease(Duration.ofMinutes(1)))) {
+            assertEquals(4, session.numRows());
+            DrivenStep step = session.recv();
+            assertArrayEquals(new int[] {2, 3}, step.rows());
+            assertEquals(Tensor.of(new long[] {2, 3}), step.observations().plain());
+            checkRefused("rows[0]", () -> session.send(actions(0, 1), new SendOptions().withRows(0, 2)));
+            checkRefused("rows[1]", () -> session.send(actions(0, 1), new SendOptions().withRows(2, 2)));
+            checkRefused("actions['flags']", () -> session.send(actions(0, 1), new SendOptions().withRows(2)));
+            checkRefused("step", () -> session.step(actions(0, 1)));
+            session.send(actions(0, 1), new SendOptions().withRows(3, 2));
+            checkRefused("rows[0]", () -> session.send(actions(0, 1))); // which have acted
+            assertArrayEquals(new int[] {0, 1}, session.recv().rows());
+            session.send(actions(1, 1));
+            DrivenStep news = session.recv();
+            assertArrayEquals(new int[] {2, 3}, news.rows());
+            assertArrayEquals(new long[] {1, 1}, news.rowSteps());
+            assertEquals(4, session.recv().number());
+
+            assertEquals(2, request(server, 0).getSpec().getMinReadyRowCount());
+            assertEquals(List.of(3L, 2L), request(server, 1).getActions().getRowsList());
+            assertEquals(List.of(0L, 0L), request(server, 1).getActions().getRowStepCountsList());
+            assertEquals(request(server, 1), request(server, 4));
+            assertEquals(request(server, 2), request(server, 5));
+        }
+    }
+
+    private static void checkRefused(String field, Executable call) {
+        assertEquals(field, assertThrows(InvalidArgumentException.class, call).field());
     }
 
     @Test
@@ -217,6 +305,22 @@ class SessionTest {
         actions.addSpacesBuilder().setName("gear").getSpaceBuilder().getDiscreteBuilder().setN(3);
         actions.addSpacesBuilder().setName("flags").getSpaceBuilder().getMultiBinaryBuilder().addShape(2);
         return message.build();
+    }
+
+    /** Returns the beginning of a session with a lease. */
+    private static DriveEnvironmentsResponse lasting(int numRows) {
+        DriveEnvironmentsResponse.Builder message = beginning(numRows).toBuilder();
+        message.getBeginningBuilder().setSessionToken("token-7");
+        return message.build();
+    }
+
+    /** Returns rows of a worker that have made a number of steps. */
+    private static DrivenRows ready(long made, Integer... rows) {
+        DrivenRows.Builder ready = rows(rows).toBuilder();
+        for (int row : rows) {
+            ready.addRows(row).addRowStepCounts(made);
+        }
+        return ready.build();
     }
 
     /** Returns the rows of a worker before the first step. */
