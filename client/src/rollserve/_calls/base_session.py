@@ -13,6 +13,7 @@ from rollserve._calls.rpc_errors import reason_of
 from rollserve._calls.session_forms import AgentForm, ManyForm, ReadyForm, SessionForm, Step
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.multi_agent_batch import Batch, MultiAgentBatch, check_agents
+from rollserve_wire.checks import check_integer
 from rollserve_wire.errors import PreconditionError, malformed_error, mismatch
 from rollserve_wire.protobuf import UnusualError, fields, keys_of
 from rollserve_wire.reasons import Reason
@@ -89,6 +90,7 @@ class BaseSession(Generic[Batch, Step]):
         self.has_joint_rows = False
         self.agents: tuple[str, ...] = ()
         self.in_turn = False
+        self._policy_version: int | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} with {self._parts.contact.connection}, {self.num_rows} rows>"
@@ -110,6 +112,25 @@ class BaseSession(Generic[Batch, Step]):
             text = mismatch("a session that has ended", "one that has not", "call end(), or leave its with block")
             raise PreconditionError(f"account: {text}", code="FAILED_PRECONDITION", field="account")
         return self._reader.account()
+
+    @property
+    def policy_version(self) -> int | None:
+        """Version of the policy that acts from here, which the next actions are recorded with, from 0.
+
+        Another version than that of the actions before ends the present fragments first. None, as at the beginning,
+        leaves the version as it is: 0 in a session that begins.
+
+        Raises:
+            TypeError: not an integer.
+            InvalidArgumentError: a number out of range.
+        """
+        return self._policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: int | None) -> None:
+        if version is not None:
+            check_integer("policy_version", version, 63, signed=False)
+        self._policy_version = version
 
     def _begin(self, beginning: Beginning) -> None:
         self.num_rows, self.token = beginning.row_count, beginning.session_token
@@ -191,7 +212,10 @@ class BaseSession(Generic[Batch, Step]):
     ) -> pb.DriveEnvironmentsRequest:
         """Return the request with actions that follow the last step."""
         self._check_goes_on()
-        request = pb.DriveEnvironmentsRequest(actions=self._form.actions(self._step, actions, rows, agent_infos, idle))
+        message = self._form.actions(self._step, actions, rows, agent_infos, idle)
+        if self._policy_version is not None:
+            message.policy_version = self._policy_version
+        request = pb.DriveEnvironmentsRequest(actions=message)
         if self.token:
             self._outstanding.append(request)
         return request

@@ -1909,10 +1909,17 @@ class DrivenActions(google.protobuf.message.Message):
     IDLE_FIELD_NUMBER: builtins.int
     ROWS_FIELD_NUMBER: builtins.int
     ROW_STEP_COUNTS_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
     AGENTS_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The number of the last DrivenStep that the client has got. INVALID_ARGUMENT for a later one. Where all rows step
     together, an earlier one has no effect, because the step is made.
+    """
+    policy_version: builtins.int
+    """The version of the client's policy that acts: `policy_versions` of what is recorded of it, and `policy_version` of the
+    round unless policies of the sampler act, too. From 0, else INVALID_ARGUMENT. A fragment has one version: actions with
+    another one first end the present fragments of all rows, as FragmentEnd does. Not set: as with the actions before; 0
+    with the first ones.
     """
     @property
     def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
@@ -1944,7 +1951,7 @@ class DrivenActions(google.protobuf.message.Message):
 
     @property
     def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentActions]:
-        """With many agents, in place of all above but `step`: the actions of each kind of agents, as `turns` of DrivenRows has
+        """With many agents, in place of all above but `step` and `policy_version`: the actions of each kind of agents, as `turns` of DrivenRows has
         them. INVALID_ARGUMENT as for one agent.
         """
 
@@ -1957,9 +1964,12 @@ class DrivenActions(google.protobuf.message.Message):
         idle: collections.abc.Iterable[builtins.bool] | None = ...,
         rows: collections.abc.Iterable[builtins.int] | None = ...,
         row_step_counts: collections.abc.Iterable[builtins.int] | None = ...,
+        policy_version: builtins.int | None = ...,
         agents: collections.abc.Iterable[global___AgentActions] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "agents", b"agents", "idle", b"idle", "row_step_counts", b"row_step_counts", "rows", b"rows", "step", b"step"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_policy_version", b"_policy_version", "policy_version", b"policy_version"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_policy_version", b"_policy_version", "actions", b"actions", "agent_infos", b"agent_infos", "agents", b"agents", "idle", b"idle", "policy_version", b"policy_version", "row_step_counts", b"row_step_counts", "rows", b"rows", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_policy_version", b"_policy_version"]) -> typing.Literal["policy_version"] | None: ...
 
 global___DrivenActions = DrivenActions
 

@@ -42,6 +42,7 @@ _STEP = keys_of(pb.DriveEnvironmentsResponse.DESCRIPTOR)["step"]
 _WORKERS = keys_of(pb.DrivenStep.DESCRIPTOR)["workers"]
 _ROWS = keys_of(pb.DrivenRows.DESCRIPTOR)
 _MAX_LEASE_SECONDS = 3600
+_MAX_VERSION = (1 << 63) - 1
 
 
 def drive_request_from_proto(
@@ -94,9 +95,12 @@ def _lease_seconds(given: float) -> float:
 
 
 def step_actions_from_proto(actions: pb.DrivenActions) -> StepActions:
-    """Return the actions of a step; raise InvalidValueError for a malformed tensor."""
+    """Return the actions of a step; raise InvalidValueError for a malformed tensor or version."""
     agents = [_columns(kind, f"actions.agents[{position}]") for position, kind in enumerate(actions.agents)]
     idle, rows, counts = actions.idle, actions.rows, actions.row_step_counts
+    version = None
+    if actions.HasField("policy_version"):
+        version = in_range("actions.policy_version", actions.policy_version, 0, _MAX_VERSION)
     return StepActions(
         actions.step,
         *_columns(actions, "actions"),
@@ -104,6 +108,7 @@ def step_actions_from_proto(actions: pb.DrivenActions) -> StepActions:
         np.array(rows, np.int64),
         np.array(counts, np.int64),
         agents,
+        version,
     )
 
 

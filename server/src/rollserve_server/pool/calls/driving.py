@@ -8,7 +8,7 @@ import dataclasses
 import secrets
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -155,6 +155,7 @@ class Drive:
         if self._sent:
             self._forget_sent(lambda step, _: step < actions.step)
         self._make_steps()
+        self._end_round_if_wanted()
 
     def end_fragment(self) -> None:
         """End the present fragments with the last steps, unless they have ended by themselves there."""
@@ -178,9 +179,9 @@ class Drive:
         if self._call is not None and self._rows is not None:
             if self._rows.await_nobody and not self._wants_end:
                 self._rows.go_on()
-            for worker, actions in self._rows.taken_for(self._call.takes_actions):
+            for worker, taken in self._rows.taken_for(self._call):
                 self._stop_idling()
-                self._call.act(worker, actions)
+                self._call.act(worker, taken.actions, taken.policy_version)
 
     # What it gets.
 
@@ -323,6 +324,7 @@ class Drive:
 
     async def _run_round(self) -> None:
         request, turn = self._request, self._samplings.admission.new_turn()
+        version = 0 if self._rows is None else self._rows.policy_version
         async with contextlib.AsyncExitStack() as stack:
             await self._samplings.admit_round(stack, self._client, turn, has_begun=self._rows is not None)
             stack.callback(self._parts.versions.evict)
@@ -331,7 +333,7 @@ class Drive:
                 request.messages,
                 self._options,
                 num_workers=request.num_workers,
-                external=self._external,
+                external=self._external._replace(policy_version=version),  # as long as no actions say otherwise
             )
             with in_spec():
                 call = await self._samplings.begin(wanted, stack, self._sequence)
@@ -403,10 +405,11 @@ class Drive:
             self._idle_timer = asyncio.get_running_loop().call_later(self._max_idle_seconds, self._stall)
 
     def _end_round_if_wanted(self) -> None:
-        """End the present round with the last steps, once they are shown, if the client wants it."""
+        """End the present round with the last steps, once they are shown, if the client wants it or acts otherwise."""
         if self._call is None or self._rows is None or not self._call.is_idle:
             return
-        if self._wants_end or self._fragment_end > self._rows.num_steps_before:
+        is_wanted = self._wants_end or self._fragment_end > self._rows.num_steps_before
+        if is_wanted or self._rows.has_another_version(self._call.policy_version):
             self._stop_idling()
             self._call.end()
 
@@ -437,6 +440,13 @@ class Drive:
         self._changed = asyncio.Event()
 
 
+class _Taken(NamedTuple):
+    """The next actions of a worker's rows, and the version of the client's policy."""
+
+    actions: DrivenActions
+    policy_version: int
+
+
 class _Rows:
     """The rows of a session: which of them wait for actions, and what the client has to get to know of them.
 
@@ -444,6 +454,7 @@ class _Rows:
 
     Attributes:
         num_shown: number of steps that the client was told of.
+        policy_version: version that the last actions came with.
     """
 
     def __init__(self, form: ActionForm, num_workers: int, worker_rows: int, min_ready: int) -> None:
@@ -459,15 +470,16 @@ class _Rows:
         # For each worker: steps whose actions have come; those among them of the rounds before; and of how many the
         # client was told, -1 for not even of the first observations.
         self._steps, self._before, self._shown = (np.full(num_workers, start, np.int64) for start in (0, 0, -1))
-        # By worker, what was shown last, and the next actions; and the workers that the client has not been told of.
+        # By worker, what was shown last, and the next actions in the order of their arrival; and the workers that the
+        # client has not been told of.
         self._latest: dict[int, ShownRows] = {}
-        self._taken: dict[int, DrivenActions] = {}
+        self._taken: dict[int, _Taken] = {}
         self._news: list[int] = []
         # By worker, what followed steps in which none of the client's agents acted; and how many actions are wanted of
         # each kind of agents.
         self._outcomes = [b""] * num_workers
         self._wanted: list[tuple[int, ...]] = [()] * num_workers
-        self.num_shown = 0
+        self.num_shown = self.policy_version = 0
 
     @property
     def num_steps(self) -> int:
@@ -494,9 +506,14 @@ class _Rows:
         """Whether all rows can make their next steps without the client, none of whose agents acts in them."""
         return not any(map(any, self._wanted)) and bool((self._shown == self._steps).all())
 
+    def has_another_version(self, policy_version: int | None) -> bool:
+        """Whether actions have come with another version than a round's; None for a round without steps."""
+        versions = {taken.policy_version for taken in self._taken.values()}
+        return policy_version is not None and bool(versions - {policy_version})
+
     def go_on(self) -> None:
         """Have the rows make their next steps without the client."""
-        self._take_all([DrivenActions((), ())] * len(self._wanted))
+        self._take_all([DrivenActions((), ())] * len(self._wanted), self.policy_version)
 
     def begin_round(self) -> None:
         """Count the steps of a round from now on."""
@@ -531,24 +548,33 @@ class _Rows:
 
     def take(self, actions: StepActions) -> bool:
         """Take actions; return whether there are any new ones. Raises InvalidValueError, and takes none then."""
+        version = self.policy_version if actions.policy_version is None else actions.policy_version
         if not self._min_ready:
             if actions.step < self._steps[0]:
                 return False
-            self._take_all(self._form.divided(actions, self._wanted))
+            self._take_all(self._form.divided(actions, self._wanted), version)
             return True
         taken = self._form.of_rows(actions, self._steps, self._shown, self._size)
-        self._taken |= taken
+        if not taken:
+            return False
+        self.policy_version = version
+        self._taken |= {worker: _Taken(its, version) for worker, its in taken.items()}
         self._steps[list(taken)] += 1
-        return bool(taken)
+        return True
 
-    def taken_for(self, takes_actions: Callable[[int], bool]) -> Iterator[tuple[int, DrivenActions]]:
-        """Yield the workers that take actions now and have some, and these."""
-        for worker in [worker for worker in self._taken if takes_actions(worker)]:
-            yield worker, self._taken.pop(worker)
+    def taken_for(self, call: DrivenCall) -> Iterator[tuple[int, _Taken]]:
+        """Yield the workers that take actions now and have some, and these: up to those that end the call's round."""
+        for worker, taken in list(self._taken.items()):
+            if call.policy_version not in (None, taken.policy_version):
+                return
+            if call.takes_actions(worker):
+                del self._taken[worker]
+                yield worker, taken
 
-    def _take_all(self, workers: Sequence[DrivenActions]) -> None:
+    def _take_all(self, workers: Sequence[DrivenActions], version: int) -> None:
         """Take the actions of all rows."""
-        self._taken = dict(enumerate(workers))
+        self.policy_version = version
+        self._taken = {worker: _Taken(its, version) for worker, its in enumerate(workers)}
         self._steps += 1
 
     def _step(self) -> DrivenStep:
