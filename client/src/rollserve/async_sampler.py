@@ -20,7 +20,7 @@ from rollserve.multi_agent_batch import Batch, MultiAgentBatch
 from rollserve.options import list_options
 from rollserve.status import SamplerStatus, samplers_from_proto, status_from_proto
 from rollserve_wire.environments import env_update_from_proto, env_values_from_proto
-from rollserve_wire.errors import PreconditionError, mismatch
+from rollserve_wire.errors import InvalidArgumentError, PreconditionError, mismatch
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import samplers_pb2, settings_pb2
 from rollserve_wire.v1.agent_versions_pb2 import ListAgentVersionsRequest
@@ -775,6 +775,8 @@ class AsyncSampler(
         record: bool = True,
         min_ready: int | None = None,
         lease_seconds: float = 0.0,
+        dataset: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
         agents: Sequence[str] = (),
         deliver: Sequence[str] = (),
         env_version: int | None = None,
@@ -805,6 +807,10 @@ class AsyncSampler(
                 step together. Rows that are stepped at once, by one worker, are ready together.
             lease_seconds: how long the session outlives its connection: it goes on by itself when the server is in
                 reach again, and `resume_session` takes it up in another process; at most 3600.
+            dataset: id of a dataset that the server records whole episodes into, as `record` does, in place of
+                `session.batch`; sessions in the same environment extend it. Not with many agents. The token needs the
+                scope `data:write`, too.
+            metadata: as of `record`.
             agents: with many agents, names of the agents that act from here; all of them by default. The sampler's
                 policies act for the others, in each fragment by the current version.
             deliver: with many agents, names of the policies whose steps are recorded, such as `external`, which is the
@@ -835,12 +841,20 @@ class AsyncSampler(
             min_ready=min_ready,
             lease_seconds=lease_seconds,
             agents=agents,
+            dataset=dataset,
             options=options,
         )
+        if metadata and dataset is None:
+            raise InvalidArgumentError.of("metadata", expected="none without a dataset", got="some")
+        if metadata:
+            from rollserve.recordings import description_to_proto
+
+            spec.description.CopyFrom(description_to_proto(metadata))
         self._own_versions.expect_in_call(spec.options)
         if not agents:
             spec.options.ClearField("expected_policy_version")  # no agent of the sampler acts
         first = pb.DriveEnvironmentsRequest(spec=spec)
+        record = record and dataset is None
         return self._session(first, agent_infos or {}, timeout, record=record, min_ready=spec.min_ready_row_count)
 
     def resume_session(
@@ -859,7 +873,7 @@ class AsyncSampler(
         Args:
             token: the session's `token`.
             agent_infos: as the session was begun.
-            record: as the session was begun.
+            record: as the session was begun; False with a dataset.
             min_ready: as the session was begun.
             timeout: as of `drive`.
 

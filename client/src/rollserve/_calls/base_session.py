@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from rollserve._calls.base_round_stream import RoundReader
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.rpc_errors import reason_of
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.account import Account
     from rollserve_wire.spaces import Space
+    from rollserve_wire.v1 import datasets_pb2
     from rollserve_wire.v1.episode_batch_pb2 import Beginning
 
 __all__ = ["FRAGMENT_END", "SESSION_END", "BaseSession", "SessionParts"]
@@ -37,7 +40,7 @@ __all__ = ["FRAGMENT_END", "SESSION_END", "BaseSession", "SessionParts"]
 FRAGMENT_END = pb.DriveEnvironmentsRequest(fragment_end=pb.FragmentEnd())
 SESSION_END = pb.DriveEnvironmentsRequest(session_end=pb.SessionEnd())
 _CONFIRMATION = pb.DriveEnvironmentsRequest(session_end=pb.SessionEnd(has_account=True))
-_STEP = keys_of(pb.DriveEnvironmentsResponse.DESCRIPTOR)["step"]
+_STEP, _RECORDING = (keys_of(pb.DriveEnvironmentsResponse.DESCRIPTOR)[name] for name in ("step", "recording"))
 
 
 class SessionParts(NamedTuple):
@@ -91,6 +94,7 @@ class BaseSession(Generic[Batch, Step]):
         self.agents: tuple[str, ...] = ()
         self.in_turn = False
         self._policy_version: int | None = None
+        self._recorded: datasets_pb2.Recording | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} with {self._parts.contact.connection}, {self.num_rows} rows>"
@@ -183,6 +187,12 @@ class BaseSession(Generic[Batch, Step]):
             if step is not None:
                 self._unread.append(step)
             self._outstanding = [each for each in self._outstanding if not self._form.has_followed(each.actions)]
+            return None
+        if message and message[0] == _RECORDING:
+            try:
+                self._recorded = pb.DriveEnvironmentsResponse.FromString(bytes(message)).recording
+            except DecodeError as error:
+                raise malformed_error(str(error)) from None
             return None
         batch = self._reader.read(message)
         if batch is not None:

@@ -1837,6 +1837,8 @@ class DriveSpec(google.protobuf.message.Message):
     RETURN_INFOS_FIELD_NUMBER: builtins.int
     MIN_READY_ROW_COUNT_FIELD_NUMBER: builtins.int
     LEASE_SECONDS_FIELD_NUMBER: builtins.int
+    DATASET_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
     ENVIRONMENT_SEEDS_FIELD_NUMBER: builtins.int
     AGENTS_FIELD_NUMBER: builtins.int
     sampler: builtins.str
@@ -1853,6 +1855,13 @@ class DriveSpec(google.protobuf.message.Message):
     """
     lease_seconds: builtins.float
     """How long the session outlives its stream, from 0 to 3600 s, else INVALID_ARGUMENT. 0: it ends with it."""
+    dataset: builtins.str
+    """A dataset that the server records the rounds into, as RecordDataset does, instead of delivering them: whole episodes,
+    in the order of their ends. Its id, as in RecordDatasetRequest; empty for none. A dataset of sessions that exists is
+    extended; FAILED_PRECONDITION (DATASET_DIFFERS) for one of another environment or maximum length, or of
+    RecordDataset. INVALID_ARGUMENT beside `blackhole`, for an environment version that is not the current one, and in
+    environments with many agents or where rows differ. The client needs the scope `data:write`, too.
+    """
     @property
     def options(self) -> global___SamplingOptions:
         """Options that all sampling calls share. INVALID_ARGUMENT for `agent_update`, `return_states`, `return_last_states`,
@@ -1864,6 +1873,10 @@ class DriveSpec(google.protobuf.message.Message):
     @property
     def agent_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
         """The infos that each step's actions bring, for the column `agent_infos`: each with a shape (0, *I) and without data."""
+
+    @property
+    def description(self) -> rollserve_wire.v1.datasets_pb2.DatasetDescription:
+        """What a new dataset says about itself."""
 
     @property
     def environment_seeds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -1889,11 +1902,13 @@ class DriveSpec(google.protobuf.message.Message):
         return_infos: builtins.bool = ...,
         min_ready_row_count: builtins.int = ...,
         lease_seconds: builtins.float = ...,
+        dataset: builtins.str = ...,
+        description: rollserve_wire.v1.datasets_pb2.DatasetDescription | None = ...,
         environment_seeds: collections.abc.Iterable[builtins.int] | None = ...,
         agents: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "agents", b"agents", "environment_seeds", b"environment_seeds", "fragment_length", b"fragment_length", "lease_seconds", b"lease_seconds", "min_ready_row_count", b"min_ready_row_count", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["description", b"description", "options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "agents", b"agents", "dataset", b"dataset", "description", b"description", "environment_seeds", b"environment_seeds", "fragment_length", b"fragment_length", "lease_seconds", b"lease_seconds", "min_ready_row_count", b"min_ready_row_count", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler"]) -> None: ...
 
 global___DriveSpec = DriveSpec
 
@@ -2270,6 +2285,7 @@ class DriveEnvironmentsResponse(google.protobuf.message.Message):
     SHARED_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
     STEP_FIELD_NUMBER: builtins.int
+    RECORDING_FIELD_NUMBER: builtins.int
     MULTI_AGENT_BATCH_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve_wire.v1.episode_batch_pb2.Beginning:
@@ -2300,6 +2316,12 @@ class DriveEnvironmentsResponse(google.protobuf.message.Message):
         """What followed the last actions, and the observations for the next ones."""
 
     @property
+    def recording(self) -> rollserve_wire.v1.datasets_pb2.Recording:
+        """What the server has recorded, before the account. Only with `dataset`; as in RecordDatasetResponse, without an
+        account.
+        """
+
+    @property
     def multi_agent_batch(self) -> rollserve_wire.v1.multi_agent_batch_pb2.MultiAgentBatch:
         """Fragments of a round, in an environment with many agents."""
 
@@ -2313,11 +2335,12 @@ class DriveEnvironmentsResponse(google.protobuf.message.Message):
         shared: rollserve_wire.v1.episode_batch_pb2.SharedMessage | None = ...,
         round: global___StreamRound | None = ...,
         step: global___DrivenStep | None = ...,
+        recording: rollserve_wire.v1.datasets_pb2.Recording | None = ...,
         multi_agent_batch: rollserve_wire.v1.multi_agent_batch_pb2.MultiAgentBatch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "round", b"round", "shared", b"shared", "step", b"step"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "round", b"round", "shared", b"shared", "step", b"step"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "round", "step", "multi_agent_batch"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "recording", b"recording", "round", b"round", "shared", b"shared", "step", b"step"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "recording", b"recording", "round", b"round", "shared", b"shared", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "round", "step", "recording", "multi_agent_batch"] | None: ...
 
 global___DriveEnvironmentsResponse = DriveEnvironmentsResponse
 

@@ -62,6 +62,7 @@ from rollserve_server.gateway.requests.parsing import (
 )
 from rollserve_server.gateway.requests.reader import (
     agent_update_scopes,
+    driving_scopes,
     evaluation_scopes,
     reading_scopes,
     recording_scopes,
@@ -399,7 +400,7 @@ class SamplerService:
         self, rpc: OpenRpc, sampler: Sampler, request: DriveRequest | DriveResumption
     ) -> AsyncGenerator[PoolItem | bytes, None]:
         """Answer `DriveEnvironments`."""
-        drive = sampler.pool.drive(request, self._rpcs.stall_seconds, rpc.charged_to[1:])
+        drive = await self._drive(rpc, sampler, request)
         num_rounds = request.num_rounds if isinstance(request, DriveResumption) else 0
         listening = in_background(
             self._listen(rpc, lambda data: _take_later(drive, data), drive.end_with_stream, _MAX_ACTIONS_BYTES)
@@ -410,6 +411,23 @@ class SamplerService:
                     yield driven_step_to_bytes(item) if isinstance(item, DrivenStep) else item
         finally:
             listening.cancel()
+
+    async def _drive(self, rpc: OpenRpc, sampler: Sampler, request: DriveRequest | DriveResumption) -> Drive:
+        """Return the session of a request, with a place for its recording if it has one."""
+        arguments, recorder = (self._rpcs.stall_seconds, rpc.charged_to[1:]), None
+        if isinstance(request, DriveResumption) or request.dataset is None:
+            drive = sampler.pool.drive(request, *arguments)
+            if drive.recorder is not None:
+                await self._bounds.admit(_RECORDINGS, sampler, rpc)
+            return drive
+        await self._bounds.admit(_RECORDINGS, sampler, rpc)
+        with within("spec"):
+            request, recorder = await self._recordings.begin_session(request, request.dataset, sampler.pool)
+        try:
+            return sampler.pool.drive(request, *arguments, recorder)
+        except DomainError as error:
+            await recorder.end(error)
+            raise
 
     def evaluate(self, rpc: OpenRpc, sampler: Sampler, request: EvaluationRequest) -> AsyncGenerator[PoolItem, None]:
         """Answer `Evaluate`."""
@@ -579,6 +597,7 @@ RPCS = (
         drive_request_from_proto,
         parse=parse_drive_spec,
         field="spec",
+        further=driving_scopes,
     ),
     Rpc("RenderEpisode", Scope.SAMPLE, _S.render_episode, render_request_from_proto, bound=_VIDEOS),
     Rpc(

@@ -21,7 +21,7 @@ from rollserve_server.pool.journal.journal import NextJournal
 from rollserve_server.pool.parts import PoolParts, decide, reloaded
 from rollserve_server.pool.requests import ANY_VERSIONS, DriveResumption
 from rollserve_server.pool.resizing import Resizing
-from rollserve_server.pool.results import PoolStatus, WorkerStatus
+from rollserve_server.pool.results import PoolStatus, Recorder, WorkerStatus
 from rollserve_server.pool.saving import journal_header, journal_state, restore_into, save, settings_of, take_over
 from rollserve_server.pool.scaler import Scaler
 from rollserve_server.pool.takeover import check_left, reconcile
@@ -539,18 +539,24 @@ class Pool:
         return self._streams.stream(request, client, receiver)
 
     def drive(
-        self, request: DriveRequest | DriveResumption, max_idle_seconds: float, owner: Sequence[str] = ()
+        self,
+        request: DriveRequest | DriveResumption,
+        max_idle_seconds: float,
+        owner: Sequence[str] = (),
+        recorder: Recorder | None = None,
     ) -> Drive:
         """Return a session, in which a client acts step by step: a new one, or one that another stream has begun.
 
         Its `items` are the beginning, a `DrivenStep` for each step that actions are wanted for, for each round its
-        deliveries and then the round itself, with progress between them, and at last the account. Closing the iterator
+        deliveries and then the round itself, with progress between them, and at last what was recorded, and the
+        account. Closing the iterator
         early ends the session, unless it has a lease.
 
         Args:
             request: the request.
             max_idle_seconds: how long the client may take for the actions of a step.
             owner: whom the session belongs to, who alone takes it up.
+            recorder: what takes the rounds in place of the client, and ends with the session; None for nothing.
 
         Raises:
             NotFoundError: no session of the owner's has the token.
@@ -570,6 +576,7 @@ class Pool:
             request,
             owner,
             max_idle_seconds,
+            recorder,
             forget=lambda drive: self._drives.pop(drive.token, None),
         )
         if drive.token:

@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,7 @@ __all__ = [
     "Fragments",
     "InAll",
     "MessageFormat",
+    "NewDataset",
     "PolicyUpdate",
     "PolicyUpdates",
     "PopulationRequest",
@@ -352,6 +353,18 @@ class StreamRequest:
     return_discount: float | None = None
 
 
+class NewDataset(NamedTuple):
+    """A dataset that is recorded.
+
+    Attributes:
+        id: its id.
+        metadata: what it says about itself if it is new, by Minari's names.
+    """
+
+    id: str
+    metadata: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class DriveRequest:
     """A request for a session, in which the client acts.
@@ -365,6 +378,7 @@ class DriveRequest:
         return_spaces: whether the beginning has the environment's spaces.
         min_ready: number of rows that are enough to tell the client of a step; 0 if all rows step together.
         lease_seconds: how long the session outlives the stream of its client.
+        dataset: the dataset that is recorded, instead of delivering rounds; None for none.
     """
 
     rounds: RowFragments
@@ -375,6 +389,7 @@ class DriveRequest:
     return_spaces: bool = False
     min_ready: int = 0
     lease_seconds: float = 0.0
+    dataset: NewDataset | None = None
 
 
 @dataclass(frozen=True)

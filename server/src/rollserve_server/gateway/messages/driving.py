@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rollserve_server.agents import STATE, InfoSpec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.fields import MAX_STEPS, in_field, in_range, set_fields
+from rollserve_server.gateway.messages.dataset_requests import metadata_from_proto
 from rollserve_server.gateway.messages.sample_requests import message_format_of, sampling_options_of
-from rollserve_server.pool import DriveRequest, DriveResumption, RowFragments, StepActions
+from rollserve_server.pool import DriveRequest, DriveResumption, NewDataset, RowFragments, StepActions
 from rollserve_server.sampling import External
 from rollserve_wire.protobuf import keys_of, length_delimited, varint_field
 from rollserve_wire.tensors import named_tensors_from_proto
@@ -85,7 +86,16 @@ def drive_request_from_proto(
         return_spaces=given.get("return_spaces", False),
         min_ready=spec.min_ready_row_count,
         lease_seconds=_lease_seconds(spec.lease_seconds),
+        dataset=_dataset_of(spec, given),
     )
+
+
+def _dataset_of(spec: pb.DriveSpec, options: Mapping[str, Any]) -> NewDataset | None:
+    if not spec.dataset:
+        return None
+    if options.get("blackhole"):
+        raise InvalidValueError.of("options.blackhole", expected="false beside a dataset", got="true")
+    return NewDataset(spec.dataset, metadata_from_proto(spec.description))
 
 
 def _lease_seconds(given: float) -> float:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.calls.step_actions import StepActions
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.requests import DriveRequest
-    from rollserve_server.pool.results import Beginning
+    from rollserve_server.pool.results import Beginning, Recorded, Recorder
     from rollserve_server.sampling import DrivenRows, External
 
 __all__ = ["Drive"]
@@ -84,6 +84,7 @@ class Drive:
         account: what became of the steps; complete at the end.
         token: what takes the session up in another stream; empty for one that ends with its stream.
         owner: whom the session belongs to, who alone takes it up.
+        recorder: what takes the rounds in place of the client; None for nothing.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Drive:
         request: DriveRequest,
         owner: Sequence[str],
         max_idle_seconds: float,
+        recorder: Recorder | None,
         forget: Callable[[Drive], object],
     ) -> None:
         """Begin nothing yet.
@@ -103,11 +105,14 @@ class Drive:
             request: the request.
             owner: whom the session belongs to.
             max_idle_seconds: how long the client may take for the actions of a step.
+            recorder: what takes the rounds in place of the client, and ends with the session; None for nothing.
             forget: is called when the session is over.
         """
         self.account = Account(0, 0, 0, 0, [])
         self.token = secrets.token_urlsafe(24) if request.lease_seconds else ""
         self.owner = owner
+        self.recorder = recorder
+        self._recorded: Recorded | None = None
         self._parts, self._samplings = parts, samplings
         self._request = request
         self._client = _Client(self._expire)
@@ -187,7 +192,7 @@ class Drive:
 
     async def items(
         self, receiver: Receiver, num_rounds: int = 0
-    ) -> AsyncGenerator[Beginning | DrivenStep | Delivery | StreamRound | Progress | Account, None]:
+    ) -> AsyncGenerator[Beginning | DrivenStep | Delivery | StreamRound | Progress | Recorded | Account, None]:
         """Yield what is to be sent to a client; see `Pool.drive`.
 
         Args:
@@ -220,6 +225,8 @@ class Drive:
             self._parts.row_sequences.dropped.report(self.account)
             self.account.elapsed_seconds = time.monotonic() - self._began
             await self._stack.aclose()  # others can have the rows, however late the client takes the account
+            if self._recorded is not None:
+                yield self._recorded
             yield self.account
             if self.token:
                 with contextlib.suppress(TimeoutError):
@@ -262,6 +269,8 @@ class Drive:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+        if self.recorder is not None:
+            await self.recorder.end(self._failure or asyncio.CancelledError())
         await self._stack.aclose()
 
     def _next_item(self) -> Beginning | DrivenStep | Delivery | StreamRound | Progress:
@@ -316,6 +325,8 @@ class Drive:
         try:
             while not self._wants_end or (self._rows is not None and self._rows.has_taken):
                 await self._run_round()
+            if self.recorder is not None:
+                self._recorded = await self.recorder.end()
             self._is_over = True
         except BaseException as error:  # raised where items are awaited
             self._failure = failure_of(error)
@@ -350,6 +361,9 @@ class Drive:
                     self._make_steps()
                     self._end_round_if_wanted()
                     async for item in items:
+                        if self.recorder is not None and isinstance(item, Delivery):
+                            await self.recorder.add(item)
+                            continue
                         while len(self._ready) >= _MAX_WAITING_ITEMS:
                             await self._changed.wait()
                         self._ready.append(item)
@@ -382,7 +396,7 @@ class Drive:
             return
         number, self.account.num_rounds = self.account.num_rounds, self.account.num_rounds + 1
         self._parts.counters.count_round(call.account, is_sent=True)
-        if self._request.messages.columns is not None:
+        if self._request.messages.columns is not None and self.recorder is None:
             self._ready.append(stream_round(call, number, self._sequence.next_position(call)))
             self._notify()
 
