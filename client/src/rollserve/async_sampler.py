@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rollserve.async_record_stream import AsyncRecordStream
     from rollserve.async_round_stream import AsyncRoundStream
     from rollserve.async_session import AsyncSession
+    from rollserve.async_session_rounds import AsyncSessionRounds
     from rollserve.cross_play import CrossPlay, Player, Seat
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.episode_records import EpisodeRecords, RecordPosition
@@ -777,6 +778,7 @@ class AsyncSampler(
         lease_seconds: float = 0.0,
         dataset: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        to_reader: bool = False,
         agents: Sequence[str] = (),
         deliver: Sequence[str] = (),
         env_version: int | None = None,
@@ -811,6 +813,9 @@ class AsyncSampler(
                 `session.batch`; sessions in the same environment extend it. Not with many agents. The token needs the
                 scope `data:write`, too.
             metadata: as of `record`.
+            to_reader: whether another client gets the rounds, by `session_rounds`, in place of `session.batch`; with
+                `lease_seconds`, for which the server keeps what that has not got. The session waits for its reader
+                behind two rounds.
             agents: with many agents, names of the agents that act from here; all of them by default. The sampler's
                 policies act for the others, in each fragment by the current version.
             deliver: with many agents, names of the policies whose steps are recorded, such as `external`, which is the
@@ -842,6 +847,7 @@ class AsyncSampler(
             lease_seconds=lease_seconds,
             agents=agents,
             dataset=dataset,
+            to_reader=to_reader,
             options=options,
         )
         if metadata and dataset is None:
@@ -854,7 +860,7 @@ class AsyncSampler(
         if not agents:
             spec.options.ClearField("expected_policy_version")  # no agent of the sampler acts
         first = pb.DriveEnvironmentsRequest(spec=spec)
-        record = record and dataset is None
+        record = record and dataset is None and not to_reader
         return self._session(first, agent_infos or {}, timeout, record=record, min_ready=spec.min_ready_row_count)
 
     def resume_session(
@@ -873,7 +879,7 @@ class AsyncSampler(
         Args:
             token: the session's `token`.
             agent_infos: as the session was begun.
-            record: as the session was begun; False with a dataset.
+            record: as the session was begun; False with a dataset or reader.
             min_ready: as the session was begun.
             timeout: as of `drive`.
 
@@ -882,6 +888,26 @@ class AsyncSampler(
         """
         first = pb.DriveEnvironmentsRequest(resumption=pb.DriveResumption(sampler=self._name, token=token))
         return self._session(first, agent_infos or {}, timeout, record=record, min_ready=min_ready or 0)
+
+    def session_rounds(self, token: str, *, timeout: float | None = None) -> AsyncSessionRounds[Batch]:
+        """Read the rounds of a session that another client acts in, which has begun it with `to_reader`.
+
+        >>> async for batch in sampler.session_rounds(token):  # doctest: +SKIP
+        ...     learn(batch)
+
+        Args:
+            token: the session's `token`.
+            timeout: seconds to wait for a message, instead of the timeout given to `aconnect`.
+
+        Raises:
+            InvalidArgumentError: from iteration: the session has ended, belongs to another client, or has no reader.
+        """
+        from rollserve._calls.base_session_rounds import ReadingParts
+        from rollserve.async_session_rounds import AsyncSessionRounds
+
+        limits = self._time_limits({} if timeout is None else {"timeout": timeout})
+        method = self._opened(self._stub.DriveEnvironments)
+        return AsyncSessionRounds(ReadingParts(method, self._name, token, self._batch_kind, limits, self._contact))
 
     def _session(
         self,

@@ -157,6 +157,7 @@ class DriveOptions(TypedDict, total=False):
     lease_seconds: float
     dataset: str | None
     metadata: Mapping[str, Any] | None
+    to_reader: bool
     env_seeds: Sequence[int] | None
     agents: Sequence[str]
     deliver: Sequence[str]

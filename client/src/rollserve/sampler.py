@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rollserve.recordings import Recording
     from rollserve.round_stream import RoundStream
     from rollserve.session import Session
+    from rollserve.session_rounds import SessionRounds
     from rollserve.status import Quota, SamplerSummary, SettingsReload
     from rollserve.video import Overlay, Video, VideoFormat
     from rollserve_wire.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
@@ -773,6 +774,7 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         lease_seconds: float = 0.0,
         dataset: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        to_reader: bool = False,
         agents: Sequence[str] = (),
         deliver: Sequence[str] = (),
         env_version: int | None = None,
@@ -807,6 +809,9 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
                 `session.batch`; sessions in the same environment extend it. Not with many agents. The token needs the
                 scope `data:write`, too.
             metadata: as of `record`.
+            to_reader: whether another client gets the rounds, by `session_rounds`, in place of `session.batch`; with
+                `lease_seconds`, for which the server keeps what that has not got. The session waits for its reader
+                behind two rounds.
             agents: with many agents, names of the agents that act from here; all of them by default. The sampler's
                 policies act for the others, in each fragment by the current version.
             deliver: with many agents, names of the policies whose steps are recorded, such as `external`, which is the
@@ -838,6 +843,7 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
             lease_seconds=lease_seconds,
             agents=agents,
             dataset=dataset,
+            to_reader=to_reader,
             options=options,
         )
         if metadata and dataset is None:
@@ -850,7 +856,7 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         if not agents:
             spec.options.ClearField("expected_policy_version")  # no agent of the sampler acts
         first = pb.DriveEnvironmentsRequest(spec=spec)
-        record = record and dataset is None
+        record = record and dataset is None and not to_reader
         return self._session(first, agent_infos or {}, timeout, record=record, min_ready=spec.min_ready_row_count)
 
     def resume_session(
@@ -869,7 +875,7 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         Args:
             token: the session's `token`.
             agent_infos: as the session was begun.
-            record: as the session was begun; False with a dataset.
+            record: as the session was begun; False with a dataset or reader.
             min_ready: as the session was begun.
             timeout: as of `drive`.
 
@@ -878,6 +884,26 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         """
         first = pb.DriveEnvironmentsRequest(resumption=pb.DriveResumption(sampler=self._name, token=token))
         return self._session(first, agent_infos or {}, timeout, record=record, min_ready=min_ready or 0)
+
+    def session_rounds(self, token: str, *, timeout: float | None = None) -> SessionRounds[Batch]:
+        """Read the rounds of a session that another client acts in, which has begun it with `to_reader`.
+
+        >>> for batch in sampler.session_rounds(token):  # doctest: +SKIP
+        ...     learn(batch)
+
+        Args:
+            token: the session's `token`.
+            timeout: seconds to wait for a message, instead of the timeout given to `connect`.
+
+        Raises:
+            InvalidArgumentError: from iteration: the session has ended, belongs to another client, or has no reader.
+        """
+        from rollserve._calls.base_session_rounds import ReadingParts
+        from rollserve.session_rounds import SessionRounds
+
+        limits = self._time_limits({} if timeout is None else {"timeout": timeout})
+        method = self._opened(self._stub.DriveEnvironments)
+        return SessionRounds(ReadingParts(method, self._name, token, self._batch_kind, limits, self._contact))
 
     def _session(
         self,

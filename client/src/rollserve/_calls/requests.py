@@ -597,6 +597,7 @@ def drive_spec(
     lease_seconds: float,
     agents: Sequence[str],
     dataset: str | None,
+    to_reader: bool,
     options: SamplingOptions,
 ) -> pb.DriveSpec:
     """Return what a session drives.
@@ -610,7 +611,8 @@ def drive_spec(
     check_names("agents", agents)
     if dataset is not None:
         check_type("dataset", dataset, str, "an id such as cartpole/expert-v0")
-    has_no_rounds = not record and dataset is None
+    check_flag("to_reader", to_reader)
+    has_no_rounds = not record and dataset is None and not to_reader
     sent = sampling_options(reception, {**options, "return_spaces": True, "blackhole": has_no_rounds})
     sent.ClearField("accept_joined")
     seeds = [] if env_seeds is None else list(env_seeds)
@@ -627,6 +629,7 @@ def drive_spec(
         environment_seeds=map(operator.index, seeds),
         agents=agents,
         dataset=dataset or "",
+        to_reader=to_reader,
     )
 
 

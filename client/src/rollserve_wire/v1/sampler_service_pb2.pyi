@@ -1754,6 +1754,8 @@ class DriveEnvironmentsRequest(google.protobuf.message.Message):
     FRAGMENT_END_FIELD_NUMBER: builtins.int
     RESUMPTION_FIELD_NUMBER: builtins.int
     SESSION_END_FIELD_NUMBER: builtins.int
+    READING_FIELD_NUMBER: builtins.int
+    RECEIPT_FIELD_NUMBER: builtins.int
     @property
     def spec(self) -> global___DriveSpec:
         """The session; the first message."""
@@ -1776,6 +1778,16 @@ class DriveEnvironmentsRequest(google.protobuf.message.Message):
         looks the same.
         """
 
+    @property
+    def reading(self) -> global___SessionReading:
+        """The rounds of a session that another client acts in; the first message, instead of a spec."""
+
+    @property
+    def receipt(self) -> global___StreamReceipt:
+        """The number of rounds of the session that the client has got to the end, after a reading. INVALID_ARGUMENT for more
+        than there are.
+        """
+
     def __init__(
         self,
         *,
@@ -1784,12 +1796,48 @@ class DriveEnvironmentsRequest(google.protobuf.message.Message):
         fragment_end: global___FragmentEnd | None = ...,
         resumption: global___DriveResumption | None = ...,
         session_end: global___SessionEnd | None = ...,
+        reading: global___SessionReading | None = ...,
+        receipt: global___StreamReceipt | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "resumption", b"resumption", "session_end", b"session_end", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "resumption", b"resumption", "session_end", b"session_end", "spec", b"spec"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["spec", "actions", "fragment_end", "resumption", "session_end"] | None: ...
+    def HasField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "reading", b"reading", "receipt", b"receipt", "resumption", b"resumption", "session_end", b"session_end", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "reading", b"reading", "receipt", b"receipt", "resumption", b"resumption", "session_end", b"session_end", "spec", b"spec"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["spec", "actions", "fragment_end", "resumption", "session_end", "reading", "receipt"] | None: ...
 
 global___DriveEnvironmentsRequest = DriveEnvironmentsRequest
+
+@typing.final
+class SessionReading(google.protobuf.message.Message):
+    """A request for the rounds of a session that was begun with `to_reader`. The server sends the session's beginning, its
+    rounds in their order, each as soon as it is recorded, and its account. It keeps a round until the client has it, as a
+    StreamReceipt says, and the account until a SessionEnd with `has_account` does, for as long as the lease. Another
+    stream that reads the session's rounds ends with FAILED_PRECONDITION (SESSION_TAKEN).
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    TOKEN_FIELD_NUMBER: builtins.int
+    ROUND_COUNT_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    token: builtins.str
+    """The `session_token` of the session's beginning. NOT_FOUND (SESSION_NOT_FOUND) as for DriveResumption;
+    INVALID_ARGUMENT for a session whose own client gets the rounds.
+    """
+    round_count: builtins.int
+    """The number of rounds of the session that the client has got to the end: it gets those behind them that no receipt
+    was for.
+    """
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        token: builtins.str = ...,
+        round_count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["round_count", b"round_count", "sampler", b"sampler", "token", b"token"]) -> None: ...
+
+global___SessionReading = SessionReading
 
 @typing.final
 class DriveResumption(google.protobuf.message.Message):
@@ -1839,6 +1887,7 @@ class DriveSpec(google.protobuf.message.Message):
     LEASE_SECONDS_FIELD_NUMBER: builtins.int
     DATASET_FIELD_NUMBER: builtins.int
     DESCRIPTION_FIELD_NUMBER: builtins.int
+    TO_READER_FIELD_NUMBER: builtins.int
     ENVIRONMENT_SEEDS_FIELD_NUMBER: builtins.int
     AGENTS_FIELD_NUMBER: builtins.int
     sampler: builtins.str
@@ -1861,6 +1910,11 @@ class DriveSpec(google.protobuf.message.Message):
     extended; FAILED_PRECONDITION (DATASET_DIFFERS) for one of another environment or maximum length, or of
     RecordDataset. INVALID_ARGUMENT beside `blackhole`, for an environment version that is not the current one, and in
     environments with many agents or where rows differ. The client needs the scope `data:write`, too.
+    """
+    to_reader: builtins.bool
+    """Whether another client gets the rounds, by a SessionReading, instead of this one. At most two rounds wait for it: then
+    the session waits, for `--client-stall-seconds` at most, and ends with CLIENT_STALLED. INVALID_ARGUMENT without
+    `lease_seconds`, and beside `dataset` or `blackhole`.
     """
     @property
     def options(self) -> global___SamplingOptions:
@@ -1904,11 +1958,12 @@ class DriveSpec(google.protobuf.message.Message):
         lease_seconds: builtins.float = ...,
         dataset: builtins.str = ...,
         description: rollserve_wire.v1.datasets_pb2.DatasetDescription | None = ...,
+        to_reader: builtins.bool = ...,
         environment_seeds: collections.abc.Iterable[builtins.int] | None = ...,
         agents: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["description", b"description", "options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "agents", b"agents", "dataset", b"dataset", "description", b"description", "environment_seeds", b"environment_seeds", "fragment_length", b"fragment_length", "lease_seconds", b"lease_seconds", "min_ready_row_count", b"min_ready_row_count", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "agents", b"agents", "dataset", b"dataset", "description", b"description", "environment_seeds", b"environment_seeds", "fragment_length", b"fragment_length", "lease_seconds", b"lease_seconds", "min_ready_row_count", b"min_ready_row_count", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler", "to_reader", b"to_reader"]) -> None: ...
 
 global___DriveSpec = DriveSpec
 

@@ -240,7 +240,8 @@ class SamplerServiceStub:
     With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
     DriveResumption as the first message of another stream.
 
-    With `dataset`, the rounds go to a dataset on the server.
+    With `dataset`, the rounds go to a dataset on the server; with `to_reader`, to another client, whose first message is
+    a SessionReading.
 
     Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN; with a dataset, also the reasons of RecordDataset.
     """
@@ -687,7 +688,8 @@ class SamplerServiceAsyncStub:
     With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
     DriveResumption as the first message of another stream.
 
-    With `dataset`, the rounds go to a dataset on the server.
+    With `dataset`, the rounds go to a dataset on the server; with `to_reader`, to another client, whose first message is
+    a SessionReading.
 
     Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN; with a dataset, also the reasons of RecordDataset.
     """
@@ -1150,7 +1152,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
         DriveResumption as the first message of another stream.
 
-        With `dataset`, the rounds go to a dataset on the server.
+        With `dataset`, the rounds go to a dataset on the server; with `to_reader`, to another client, whose first message is
+        a SessionReading.
 
         Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN; with a dataset, also the reasons of RecordDataset.
         """

@@ -46,6 +46,7 @@ __all__ = [
     "RowUpdates",
     "SampleRequest",
     "SamplingOptions",
+    "SessionReading",
     "StreamBounds",
     "StreamClient",
     "StreamRequest",
@@ -379,6 +380,7 @@ class DriveRequest:
         min_ready: number of rows that are enough to tell the client of a step; 0 if all rows step together.
         lease_seconds: how long the session outlives the stream of its client.
         dataset: the dataset that is recorded, instead of delivering rounds; None for none.
+        to_reader: whether another client gets the rounds, by a `SessionReading`.
     """
 
     rounds: RowFragments
@@ -390,6 +392,7 @@ class DriveRequest:
     min_ready: int = 0
     lease_seconds: float = 0.0
     dataset: NewDataset | None = None
+    to_reader: bool = False
 
 
 @dataclass(frozen=True)
@@ -399,6 +402,19 @@ class DriveResumption:
     Attributes:
         token: the session's token.
         num_rounds: number of rounds that the client has got.
+    """
+
+    token: str
+    num_rounds: int = 0
+
+
+@dataclass(frozen=True)
+class SessionReading:
+    """A request for the rounds of a session that another client acts in.
+
+    Attributes:
+        token: the session's token.
+        num_rounds: number of rounds of the session that the client has got.
     """
 
     token: str

@@ -134,7 +134,7 @@ def agent_update_scopes(request: pb.UpdateAgentRequest | ParametersUpdate) -> _N
         yield _PICKLE
 
 
-def driving_scopes(request: pb.DriveSpec | pb.DriveResumption) -> _Needed:
+def driving_scopes(request: pb.DriveSpec | pb.DriveResumption | pb.SessionReading) -> _Needed:
     """Yield what a session needs for its dataset."""
     if isinstance(request, pb.DriveSpec) and request.dataset:
         yield Scope.DATA_WRITE, "a session that is recorded to a dataset"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import secrets
 import time
@@ -18,6 +19,7 @@ from rollserve_server.futures import failure_of, in_background
 from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.driven import DrivenCall
 from rollserve_server.pool.calls.samplings import StreamSequence, in_spec, stream_round
+from rollserve_server.pool.calls.session_rounds import SessionRounds
 from rollserve_server.pool.calls.step_actions import ActionForm, check_info_size, driven_agents
 from rollserve_server.pool.requests import ANY_VERSIONS, SampleRequest
 from rollserve_server.pool.results import Delivery, DrivenStep, Progress, ShownRows, StreamRound
@@ -85,6 +87,7 @@ class Drive:
         token: what takes the session up in another stream; empty for one that ends with its stream.
         owner: whom the session belongs to, who alone takes it up.
         recorder: what takes the rounds in place of the client; None for nothing.
+        rounds: rounds for another client that reads them; None if the client itself gets them.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Drive:
         self.token = secrets.token_urlsafe(24) if request.lease_seconds else ""
         self.owner = owner
         self.recorder = recorder
+        self.rounds = SessionRounds() if request.to_reader else None
         self._recorded: Recorded | None = None
         self._parts, self._samplings = parts, samplings
         self._request = request
@@ -137,7 +141,9 @@ class Drive:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._lease_timer: asyncio.TimerHandle | None = None
         self._running: asyncio.Task[None] | None = None
-        self._num_streams = 0
+        self._num_streams = self._num_readers = 0
+        self._is_read = self._has_left = False  # whether there is a reader; and the client needs nothing more
+        self._reader_timer: asyncio.TimerHandle | None = None
         self._began = time.monotonic()
 
     # What the client sends.
@@ -221,9 +227,7 @@ class Drive:
                     break
                 self._notify()  # there is room
                 if not await self._wait():
-                    yield Progress(self.account.num_simulated_steps, num_rounds=self.account.num_rounds)
-            self._parts.row_sequences.dropped.report(self.account)
-            self.account.elapsed_seconds = time.monotonic() - self._began
+                    yield self._progress()
             await self._stack.aclose()  # others can have the rows, however late the client takes the account
             if self._recorded is not None:
                 yield self._recorded
@@ -239,6 +243,67 @@ class Drive:
             if stream == self._num_streams:
                 await self._leave(is_complete=is_complete)
 
+    async def read_items(
+        self, num_rounds: int = 0
+    ) -> AsyncGenerator[Beginning | Delivery | StreamRound | Progress | Account, None]:
+        """Yield the beginning, the rounds and the account to a client that reads them, with progress between them.
+
+        Args:
+            num_rounds: number of rounds of the session that it has got before.
+        """
+        rounds = self.rounds
+        assert rounds is not None and self._beginning is not None  # noqa: PT018, S101  # the client knows the token
+        with within("reading"):
+            rounds.begin(num_rounds)
+        self._num_readers += 1
+        reader, is_complete = self._num_readers, False
+        self._is_read = True
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+        self._notify()  # another stream has lost the rounds
+        try:
+            yield self._beginning
+            while True:
+                while reader == self._num_readers and (item := rounds.next()) is not None:
+                    yield item
+                if reader != self._num_readers:
+                    text = "the session's rounds go on in another stream, which has asked for them"
+                    raise NotReadyError(text, reason=Reason.SESSION_TAKEN)
+                if self._failure is not None:
+                    raise copy.copy(self._failure)  # which the other client gets, too
+                if self._is_over:
+                    break
+                if not await self._wait():
+                    yield self._progress()
+            yield self.account
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(rounds.has_all.wait(), self._request.lease_seconds)
+            is_complete = True
+        except Exception:
+            is_complete = reader == self._num_readers  # the client gets to know the error
+            raise
+        finally:
+            if reader == self._num_readers:
+                self._is_read = False
+                if is_complete:
+                    rounds.has_all.set()
+                self._forget_if_read()
+
+    def _forget_if_read(self) -> None:
+        """Forget a session that its client has left, once a reader has all or does not come within the lease."""
+        if not self._has_left or self._is_read:
+            return
+        if self.rounds is None or self.rounds.has_all.is_set():
+            self._forget(self)
+        else:
+            loop = asyncio.get_running_loop()
+            self._reader_timer = loop.call_later(self._request.lease_seconds, self._forget, self)
+
+    def _progress(self) -> Progress:
+        waits = self.rounds is not None and not self.rounds.has_room
+        account, waiting_for = self.account, "a reader of the session's rounds" if waits else ""
+        return Progress(account.num_simulated_steps, num_rounds=account.num_rounds, waiting_for=waiting_for)
+
     def _come_back(self, receiver: Receiver) -> None:
         """Have a stream's client hold the session from now on."""
         self._client.receiver, self._client.is_away = receiver, False
@@ -251,18 +316,31 @@ class Drive:
     async def _leave(self, *, is_complete: bool) -> None:
         """End the session, or wait for its client until the lease is over."""
         if is_complete or not self.token:
-            await self.close()
+            await self._finish()
             return
         self._stop_idling()
         self._client.is_away, self._client.awaited_since = True, time.monotonic()
         self._lease_timer = asyncio.get_running_loop().call_later(self._request.lease_seconds, self._expire)
 
     def _expire(self) -> None:
-        in_background(self.close())
+        if not self._is_over:
+            text = "the client of the session did not come back within its lease"
+            self._failure = self._failure or ClientStalledError(text)
+        in_background(self._finish())
+
+    async def _finish(self) -> None:
+        """End the session, whose client needs nothing more."""
+        await self._stop()
+        self._has_left = True
+        self._forget_if_read()
 
     async def close(self) -> None:
-        """End the session at once. May be called more than once."""
+        """End the session at once, also for a reader. May be called more than once."""
         self._forget(self)
+        await self._stop()
+
+    async def _stop(self) -> None:
+        """Stop sampling, with what was recorded until now."""
         self._stop_idling()
         if self._lease_timer is not None:
             self._lease_timer.cancel()
@@ -327,9 +405,11 @@ class Drive:
                 await self._run_round()
             if self.recorder is not None:
                 self._recorded = await self.recorder.end()
+            self._parts.row_sequences.dropped.report(self.account)
+            self.account.elapsed_seconds = time.monotonic() - self._began
             self._is_over = True
         except BaseException as error:  # raised where items are awaited
-            self._failure = failure_of(error)
+            self._failure = self._failure or failure_of(error)
         finally:
             self._notify()
 
@@ -364,14 +444,38 @@ class Drive:
                         if self.recorder is not None and isinstance(item, Delivery):
                             await self.recorder.add(item)
                             continue
-                        while len(self._ready) >= _MAX_WAITING_ITEMS:
-                            await self._changed.wait()
-                        self._ready.append(item)
-                        self._notify()
+                        await self._wait_for_room()
+                        self._put(item)
             finally:
                 self._call = None
                 self.account.add_round(call.account, None)
             self._end_round(call)
+
+    async def _wait_for_room(self) -> None:
+        """Wait until the client, or whoever reads the rounds, has room for more of them."""
+        rounds = self.rounds
+        if rounds is None:
+            while len(self._ready) >= _MAX_WAITING_ITEMS:
+                await self._changed.wait()
+            return
+        while not rounds.has_room:
+            self._client.awaited_since = self._client.awaited_since or time.monotonic()  # others may run meanwhile
+            rounds.were_taken.clear()
+            try:
+                await asyncio.wait_for(rounds.were_taken.wait(), self._max_idle_seconds)
+            except TimeoutError:
+                text = f"no reader took rounds of the session for {self._max_idle_seconds:g} s, which waits for one"
+                raise ClientStalledError(text) from None
+            if not self._client.is_away:
+                self._client.awaited_since = None
+
+    def _put(self, item: Delivery | StreamRound | Progress) -> None:
+        """Have a part of a round sent, or progress."""
+        if self.rounds is None or isinstance(item, Progress):
+            self._ready.append(item)
+        else:
+            self.rounds.add(item)
+        self._notify()
 
     def _begun(self, call: DrivenCall) -> _Rows:
         """Have the beginning sent; return the rows."""
@@ -397,8 +501,7 @@ class Drive:
         number, self.account.num_rounds = self.account.num_rounds, self.account.num_rounds + 1
         self._parts.counters.count_round(call.account, is_sent=True)
         if self._request.messages.columns is not None and self.recorder is None:
-            self._ready.append(stream_round(call, number, self._sequence.next_position(call)))
-            self._notify()
+            self._put(stream_round(call, number, self._sequence.next_position(call)))
 
     def _show(self, worker: int, shown: DrivenRows) -> None:
         """Tell the client what a worker has to show, as soon as enough rows have something."""
