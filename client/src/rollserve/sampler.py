@@ -607,8 +607,8 @@ class Sampler(BaseSampler[SampleStream[Batch], "RoundStream[Batch]", "DatasetStr
         >>> sampler.render(seed=1, index=17, overlays=["step", "reward"]).save("episode.mp4")  # doctest: +SKIP
 
         Args:
-            batch: has the episode, whole and with its seed.
-            segment: position of the episode in the batch.
+            batch: has the episode, from its beginning and with its seed; fragments of a session, too.
+            segment: position of the episode in the batch, or of one of its fragments.
             seed: root seed of an episode to sample; None for the seed of the sampler's own sequence.
             index: index of the episode to sample.
             version: version of the agent that acts; None for the current one.
