@@ -18,7 +18,7 @@ _CLIENT: Mapping[str, tuple[str, str]] = {
     "sampler": (
         "Sampler",
         "connect Sampler SamplingOptions EvaluationOptions SampleStream Iterations RoundStream Round StreamProgress "
-        "Session DrivenStep MultiAgentStep AgentTurns CallProgress",
+        "Session SessionRounds DrivenStep MultiAgentStep AgentTurns CallProgress",
     ),
     "batches": (
         "Batches",
@@ -51,7 +51,8 @@ _CLIENT: Mapping[str, tuple[str, str]] = {
     ),
     "asyncio": (
         "With asyncio",
-        "aconnect AsyncSampler AsyncIterations AsyncSampleStream AsyncRoundStream AsyncSession AsyncDatasetStream "
+        "aconnect AsyncSampler AsyncIterations AsyncSampleStream AsyncRoundStream AsyncSession AsyncSessionRounds "
+        "AsyncDatasetStream "
         "AsyncRecordStream",
     ),
     "memory": ("Memory", "hold_on_to_memory give_back_memory"),

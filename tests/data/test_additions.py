@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import resource
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from rollserve import EpisodeBatch
 from rollserve._calls.responses import read_response
 from rollserve.cli import main
 from rollserve_server.agents import RandomSpec
-from rollserve_server.pool import Delivery, InAll, InProcessBackend
+from rollserve_server.pool import Delivery, Fragments, InAll, InProcessBackend
 
 ID = "some/episodes-v0"
 
@@ -71,7 +72,7 @@ def run(name):
     folder = root / name
     folder.mkdir()
     locked(folder)
-    origin = {"seed": 4, "first_episode_index": 0, "rows_of_a_block": None}
+    origin = {"seed": 4, "first_episode_index": 0, "rows_of_a_block": None, "agent": sys.argv[4]}
     receipt = {"environment": {"id": "X-v0"}}
     dataset = RecordedDataset.create(
         folder, "some-v0", spaces, env_spec=None, metadata={}, origin=origin, receipt=receipt
@@ -164,7 +165,7 @@ def test_recording_that_is_killed_anywhere_is_repaired_from_its_log(tmp_path: Pa
     messages, batch = asyncio.run(sampled())
     for number, message in enumerate(messages):
         (tmp_path / f"message-{number}").write_bytes(message)
-    run_killed(RECORDINGS, tmp_path, len(messages), 11)
+    run_killed(RECORDINGS, tmp_path, len(messages), 11, "some")
     assert_same(batch, content(tmp_path / "whole"))
     assert len(messages) > len(batch)  # some messages begin an episode and do not end it
     ended = np.cumsum([sum(read_response(each).terminated | read_response(each).truncated) for each in messages])
@@ -181,6 +182,57 @@ def test_recording_that_is_killed_anywhere_is_repaired_from_its_log(tmp_path: Pa
         assert num_episodes in (least, int(ended[min(num_messages, len(ended) - 1)]))
         if num_episodes:
             assert_same(batch.take(slice(0, num_episodes)), content(folder))
+        recovered.append(num_episodes - converted)
+    assert 0 in recovered
+    assert any(recovered)
+
+
+async def fragments() -> tuple[list[bytes], EpisodeBatch]:
+    """Return the messages of calls for fragments, and the whole episodes in the order of their indices."""
+    messages, batches, env = [], [], rollserve.EnvSpec("sample_envs:Ragged")
+    async with pool_of(InProcessBackend(), env, workers=1, rows=3, allow_module=("sample_envs",)) as pool:
+        await pool.update_agent([RandomSpec()])
+        for number in range(9):
+            reading = Reading()
+            request = sample_request(Fragments(3 * 4, row_step_count=4 * number), 1600, seed=4)
+            async with contextlib.aclosing(pool.sample(request)) as items:
+                async for item in items:
+                    reading.add(item)
+                    if isinstance(item, Delivery):
+                        messages += [item.buffer[each.offset :][: each.size].tobytes() for each in item.messages]
+            batches.append(reading.batch())
+    batch = dataclasses.replace(EpisodeBatch.concatenate(*batches), worker_indices=None)  # which no dataset has
+    batch = batch.take(np.lexsort((batch.first_steps, batch.episode_indices))).joined()
+    return messages, batch.take(np.flatnonzero(batch.terminated | batch.truncated))
+
+
+@pytest.mark.usefixtures("sandboxes_find_test_agents")
+def test_session_that_is_killed_anywhere_is_repaired_from_its_log(tmp_path: Path) -> None:
+    messages, batch = asyncio.run(fragments())
+    for number, message in enumerate(messages):
+        (tmp_path / f"message-{number}").write_bytes(message)
+    run_killed(RECORDINGS, tmp_path, len(messages), 7, "client")
+    ended: list[set[int]] = [set()]
+    for each in map(read_response, messages):
+        assert isinstance(each, EpisodeBatch)
+        ended.append(ended[-1] | set(each.episode_indices[each.terminated | each.truncated].tolist()))
+    assert len(messages) > len(ended[-1]) == len(batch) > 5
+    recovered = []
+    for folder in tmp_path.iterdir():
+        if not (folder / "data/metadata.json").exists():
+            continue  # killed before there was a dataset
+        converted = minari.MinariDataset(folder / "data").total_episodes
+        assert main(["repair", str(folder)]) == 0
+        num_messages = (folder / "num_messages").stat().st_size if (folder / "num_messages").exists() else 0
+        num_episodes = minari.MinariDataset(folder / "data").total_episodes
+        if num_episodes:
+            found = content(folder)
+            found = found.take(np.argsort(found.episode_indices))
+            its = set(found.episode_indices.tolist())
+            assert its in (ended[num_messages], ended[min(num_messages + 1, len(messages))])
+            assert_same(batch.take(np.flatnonzero(np.isin(batch.episode_indices, list(its)))), found)
+        else:
+            assert not ended[num_messages]
         recovered.append(num_episodes - converted)
     assert 0 in recovered
     assert any(recovered)

@@ -312,6 +312,7 @@ def driven(
         space = gymnasium_space(session.action_space)
         space.seed(1)
         for number in range(num_steps):
+            session.policy_version = number // 7
             session.step(np.stack([space.sample() for _ in range(session.num_rows)]))
             kill(number)
     return sampler.with_receipt(session.batch())

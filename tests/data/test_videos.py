@@ -75,7 +75,7 @@ def test_replays_that_differ_are_refused(batch: rollserve.EpisodeBatch) -> None:
 
 def test_segments_that_cannot_be_replayed_are_refused(batch: rollserve.EpisodeBatch) -> None:
     with raises(ValueError, match="segment: expected an episode .* got one from step 5 on"):
-        list(batch.cut(5).replay(1, cartpole))
+        list(batch.cut(5).take([1]).replay(0, cartpole))
     with raises(ValueError, match="segment: expected an episode .* got one without a seed"):
         list(dataclasses.replace(batch, env_seeds=None).replay(0, cartpole))
 

@@ -24,7 +24,7 @@ from rollserve_server.sampling import ORDERS_FORMAT, Worker, protocol
 from rollserve_server.settings import WorkerSettings
 from rollserve_wire import environments
 
-FORMATS = {1: "ae193019fba515ea"}
+FORMATS = {1: "e56f6bf5f7d062f6"}
 """Digests of what a server and its workers exchange, by the format of orders."""
 
 

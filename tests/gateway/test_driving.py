@@ -9,8 +9,10 @@ import os
 import re
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -48,6 +50,7 @@ class Driven:
         sampler: rollserve.Sampler[Any],
         batches_at: tuple[int, ...] = (),
         kill_at: int | None = None,
+        versions: Mapping[int, int] = MappingProxyType({}),
         **options: Any,
     ) -> None:
         generator, self.batches = np.random.default_rng(0), []
@@ -59,6 +62,7 @@ class Driven:
                     os.kill(sampler.status().workers[0].process_id, signal.SIGKILL)
                 actions = random_actions(generator, space, session.num_rows)
                 infos = {"log_prob": np.full(session.num_rows, number, np.float32)}
+                session.policy_version = versions.get(number, session.policy_version)
                 infos["pair"] = np.arange(2.0) + number + np.zeros((session.num_rows, 2))
                 self.steps.append(session.step(actions, infos))
                 if number in batches_at:
@@ -134,6 +138,27 @@ def test_steps_show_what_is_recorded(cartpole: rollserve.Sampler[Any]) -> None:
     assert np.array_equal(batch.agent_infos["pair"][:, 0], batch.agent_infos["log_prob"])
 
 
+def test_policy_versions_are_those_of_the_actions(cartpole: rollserve.Sampler[Any]) -> None:
+    versions = {3: 7, 20: 2**63 - 1, 30: 7, 32: 7, 36: 0}
+    driven = Driven(cartpole, batches_at=(9, 29), versions=versions, fragment_length=16)
+    plain = Driven(cartpole, fragment_length=NUM_STEPS)
+    assert all(map(same_step, driven.steps, plain.steps))
+    whole = rollserve.EpisodeBatch.concatenate(*driven.batches)
+    acting = np.repeat([0, 7, 2**63 - 1, 7, 0], [3, 17, 10, 6, 4])
+    recorded = np.repeat(whole.policy_versions, whole.lengths)
+    assert np.array_equal(recorded, acting[whole.agent_infos["log_prob"].astype(np.int64)])
+    assert [each.round.policy_version for each in driven.batches if each.round] == [7, 2**63 - 1, 0]
+    assert driven.account.num_steps == 8 * NUM_STEPS
+    # They end where the version changes, with a batch, and every 16 steps: at 3, 10, 16, 20, 30, 32, 36 and 40.
+    assert driven.account.num_rounds == 8
+
+
+@pytest.mark.parametrize(("version", "field"), [(-1, "policy_version"), (2**63, "policy_version")])
+def test_wrong_policy_versions_are_refused(cartpole: rollserve.Sampler[Any], version: int, field: str) -> None:
+    with cartpole.drive() as session, raises(rollserve.InvalidArgumentError, field=field):
+        session.policy_version = version
+
+
 @pytest.mark.parametrize("spec", [("CartPole-v1", "native"), ("Pendulum-v1", "rows")])
 def test_sessions_are_functions_of_seed_and_actions(sampler: rollserve.Sampler[Any], spec: tuple[str, Any]) -> None:
     sampler.update_env(rollserve.EnvSpec(spec[0], vectorization=spec[1]))
@@ -145,8 +170,9 @@ def test_sessions_are_functions_of_seed_and_actions(sampler: rollserve.Sampler[A
 def test_worker_that_is_killed_makes_the_same_steps_again(ray_server: LocalServer) -> None:
     with rollserve.connect(ray_server.address) as sampler:
         sampler.update_env("CartPole-v1")
-        whole = Driven(sampler, fragment_length=64, env_seeds=range(8))
-        disturbed = Driven(sampler, fragment_length=64, env_seeds=range(8), kill_at=5)
+        options: dict[str, Any] = {"fragment_length": 64, "env_seeds": range(8), "versions": {3: 1, 20: 2}}
+        whole = Driven(sampler, **options)
+        disturbed = Driven(sampler, **options, kill_at=5)
     assert disturbed == whole
     assert disturbed.steps[0].env_seeds.tolist() == list(range(8))
     account = disturbed.account

@@ -90,6 +90,7 @@ class Driven:
         choose: Choose | None = None,
         kill_at: int | None = None,
         batches_at: tuple[int, ...] = (),
+        version_steps: int | None = None,
         **options: Any,
     ) -> None:
         self.batches: list[MultiAgentBatch] = []
@@ -99,6 +100,7 @@ class Driven:
             chosen = choose or legal_actions(session.action_space)
             while self.steps[-1].number < num_steps:
                 step = self.steps[-1]
+                session.policy_version = version_steps and step.number // version_steps
                 if len(self.steps) == kill_at:
                     os.kill(sampler.status().workers[0].process_id, signal.SIGKILL)
                 actions = {agent: chosen(step, agent, turns) for agent, turns in step.turns.items()}
@@ -293,11 +295,38 @@ def test_new_policies_act_from_the_next_fragment_on(many: Sampler) -> None:
 
 
 @pytest.mark.parametrize("agents", [(), ("player_0",)], ids=["all", "one"])
+@pytest.mark.parametrize("length", [5, 64])
+def test_policy_versions_are_those_of_the_actions(many: Sampler, agents: tuple[str, ...], length: int) -> None:
+    versions(many)
+    shown, batches = [], []
+    for changes in (0, 1):
+        with many.multi_agent.drive(
+            seed=3, agents=agents, fragment_length=length, agent_infos={"version": np.int64(0)}
+        ) as session:
+            step, choose = session.observe(), legal_actions(session.action_space)
+            shown.append([step])
+            while step.number < 60:
+                version = session.policy_version = changes * (5 + step.number // 9)
+                infos = {agent: {"version": np.full(len(its.rows), version)} for agent, its in step.turns.items()}
+                step = session.step({agent: choose(step, agent, its) for agent, its in step.turns.items()}, infos)
+                shown[-1].append(step)
+            batches.append(session.batch())
+    for name, part in batches[1].by_policy().items():
+        its_versions = np.repeat(part.policy_versions, part.lengths)
+        if name == "external":
+            assert np.array_equal(its_versions, part.agent_infos["version"])
+            assert set(its_versions) == set(range(5, 12))
+        else:
+            assert set(its_versions) == {1, 2}
+    assert all(itertools.starmap(same_step, zip(*shown, strict=True)))
+
+
+@pytest.mark.parametrize("agents", [(), ("player_0",)], ids=["all", "one"])
 def test_worker_that_is_killed_makes_the_same_steps_again(ray_server: LocalServer, agents: tuple[str, ...]) -> None:
     with rollserve.connect(ray_server.address) as sampler:
         versions(sampler)
-        whole = Driven(sampler, 40, agents=agents, fragment_length=16)
-        disturbed = Driven(sampler, 40, agents=agents, fragment_length=16, kill_at=13)
+        whole = Driven(sampler, 40, version_steps=9, agents=agents, fragment_length=16)
+        disturbed = Driven(sampler, 40, version_steps=9, agents=agents, fragment_length=16, kill_at=13)
     assert disturbed == whole
     account = disturbed.account
     assert account.num_simulated_steps == account.num_steps + account.num_lost_steps

@@ -55,11 +55,14 @@ def without_spaces(batch: rollserve.EpisodeBatch) -> rollserve.EpisodeBatch:
     return dataclasses.replace(batch, observation_space=None, action_space=None)
 
 
-def driven_together(sampler: rollserve.Sampler[Any], **options: Any) -> tuple[Shown, rollserve.EpisodeBatch]:
+def driven_together(
+    sampler: rollserve.Sampler[Any], version_steps: int = NUM_STEPS, **options: Any
+) -> tuple[Shown, rollserve.EpisodeBatch]:
     with sampler.drive(seed=5, **options) as session:
         step = session.observe()
         shown = shown_of(step)
-        for _ in range(NUM_STEPS):
+        for number in range(NUM_STEPS):
+            session.policy_version = number // version_steps
             step = session.step(actions_of(step.rows, step.row_steps))
             shown |= shown_of(step)
         return shown, without_spaces(session.batch())
@@ -94,6 +97,31 @@ def test_rows_that_do_not_wait_make_the_same_steps(
     assert apart == shown
     assert equal(its_batch, batch)
     assert account.num_steps == account.num_simulated_steps == 8 * NUM_STEPS
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_rows_that_do_not_wait_have_the_versions_of_their_actions(ray_server: LocalServer, *, kill: bool) -> None:
+    kinds: dict[tuple[int, int], int] = {}
+    with rollserve.connect(ray_server.address) as sampler:
+        sampler.update_env("CartPole-v1")
+        with sampler.drive(seed=5, min_ready=4, fragment_length=16) as session:
+            for number in range(60):
+                step = session.recv()
+                session.policy_version = number // 7
+                kinds |= dict.fromkeys(zip(step.rows.tolist(), step.row_steps.tolist(), strict=True), number // 7)
+                if kill and number == 20:
+                    os.kill(sampler.status().workers[0].process_id, signal.SIGKILL)
+                session.send(actions_of(step.rows, step.row_steps), step.rows)
+            batch = session.batch()
+    # An episode's index says its row, and its segments are in order: the row's steps are those of its segments.
+    found: dict[tuple[int, int], int] = {}
+    made = dict.fromkeys(range(8), 0)
+    for index in np.lexsort((batch.first_steps, batch.episode_indices)).tolist():
+        row, length = int(batch.episode_indices[index]) % 8, int(batch.lengths[index])
+        found |= dict.fromkeys(((row, made[row] + each) for each in range(length)), int(batch.policy_versions[index]))
+        made[row] += length
+    assert found == kinds
+    assert set(kinds.values()) == set(range(9))
 
 
 def test_worker_that_is_killed_while_rows_do_not_wait(ray_server: LocalServer) -> None:
@@ -169,6 +197,7 @@ def test_more_ready_rows_than_there_are(cartpole: rollserve.Sampler[Any]) -> Non
 def test_another_client_takes_a_session_up(cartpole: rollserve.Sampler[Any], lost_at: int) -> None:
     shown, batch = driven_together(cartpole, fragment_length=16)
     session = cartpole.drive(seed=5, fragment_length=16, lease_seconds=30)
+    session.policy_version = 3
     step = session.observe()
     again = shown_of(step)
     while step.number < lost_at:
@@ -181,7 +210,9 @@ def test_another_client_takes_a_session_up(cartpole: rollserve.Sampler[Any], los
         while (step := other.observe()).number < NUM_STEPS:
             again |= shown_of(other.step(actions_of(step.rows, step.row_steps)))
         rest = other.batch()
+    assert set(rest.policy_versions) == {3 if lost_at else 0}  # as the first client has sent it
     assert again == shown
+    rest = dataclasses.replace(rest, policy_versions=np.zeros_like(rest.policy_versions))
     # Rounds that the first client has got are not sent again.
     assert equal(without_spaces(rest), batch) if lost_at < 16 else rest.num_steps == 8 * (NUM_STEPS - 16)
     assert other.account.num_steps == other.account.num_simulated_steps == 8 * NUM_STEPS
@@ -191,7 +222,7 @@ def test_another_client_takes_a_session_up(cartpole: rollserve.Sampler[Any], los
 def test_session_goes_on_after_its_connection_is_cut(
     cartpole: rollserve.Sampler[Any], server: LocalServer, min_ready: int | None
 ) -> None:
-    shown, batch = driven_together(cartpole, fragment_length=16)
+    shown, batch = driven_together(cartpole, NUM_STEPS if min_ready else 7, fragment_length=16)
     with (
         cutting_proxy(server.address, num_cuts=12, max_bytes=6000, seed=3) as proxy,
         rollserve.connect(proxy.address, timeout=20) as sampler,
@@ -199,7 +230,7 @@ def test_session_goes_on_after_its_connection_is_cut(
         sampler.status()
         options: dict[str, Any] = {"fragment_length": 16, "lease_seconds": 30}
         if min_ready is None:
-            again, its_batch = driven_together(sampler, **options)
+            again, its_batch = driven_together(sampler, 7, **options)
         else:
             again, its_batch, _ = driven_apart(sampler, min_ready, **options)
         assert proxy.num_cuts >= 4

@@ -77,6 +77,22 @@ def test_sampled_episode_is_the_one_that_a_call_delivers(sampler: rollserve.Samp
     assert np.array_equal(sampler.render(batch, format="raw").frames, video.frames)
 
 
+def test_episode_of_a_session_is_rendered(sampler: rollserve.Sampler) -> None:
+    with sampler.drive(seed=3, fragment_length=8) as session:
+        for number in range(40):
+            session.policy_version = number // 5
+            step = session.observe()
+            session.step((np.arange(session.num_rows) + step.number) // 3 % 2)
+    batch = session.batch()
+    segment = int(np.flatnonzero(batch.first_steps)[0])
+    fragments = batch.take(np.flatnonzero(batch.episode_indices == batch.episode_indices[segment])).split()
+    expected = plain_pictures("CartPole-v1", rollserve.EpisodeBatch.concatenate(*fragments))
+    assert len(fragments) > 2
+    assert np.array_equal(sampler.render(batch, segment, format="raw").frames, expected)
+    frames = batch.replay(segment, lambda: gymnasium.make("CartPole-v1", render_mode="rgb_array"))
+    assert np.array_equal(list(frames), expected)
+
+
 def test_screens_of_a_game_are_those_of_gymnasium(sampler: rollserve.Sampler) -> None:
     gymnasium.register_envs(ale_py)
     sampler.update_env(rollserve.EnvSpec("ALE/Pong-v5", vectorization="rows"))

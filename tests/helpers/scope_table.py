@@ -96,6 +96,10 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
         stream(pb.SamplingOptions(agent_update=update(PICKLE).all_workers)),
     ),
     "DriveEnvironments": ("DriveEnvironments", pb.DriveEnvironmentsRequest(spec=pb.DriveSpec(fragment_length=1))),
+    "DriveEnvironments, into a dataset": (
+        "DriveEnvironments",
+        pb.DriveEnvironmentsRequest(spec=pb.DriveSpec(dataset="a-v0", fragment_length=1)),
+    ),
     "RenderEpisode": ("RenderEpisode", pb.RenderEpisodeRequest()),
     "Evaluate": ("Evaluate", pb.EvaluateRequest(episode_count=1)),
     "Evaluate, in another environment": (

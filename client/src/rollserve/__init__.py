@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from rollserve.async_sample_stream import AsyncSampleStream
     from rollserve.async_sampler import AsyncSampler, aconnect
     from rollserve.async_session import AsyncSession
+    from rollserve.async_session_rounds import AsyncSessionRounds
     from rollserve.cross_play import CrossPlay
     from rollserve.dataset_stream import DatasetStream
     from rollserve.driven_step import DrivenStep
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from rollserve.round_stream import RoundStream
     from rollserve.rounds import Round, StreamProgress
     from rollserve.session import Session
+    from rollserve.session_rounds import SessionRounds
     from rollserve.video import Video
     from rollserve_wire.summaries import Summary
 
@@ -115,6 +117,7 @@ __all__ = [
     "AsyncSampleStream",
     "AsyncSampler",
     "AsyncSession",
+    "AsyncSessionRounds",
     "CallKind",
     "CallProgress",
     "CancelledError",
@@ -175,6 +178,7 @@ __all__ = [
     "Scaling",
     "ServerError",
     "Session",
+    "SessionRounds",
     "SettingChange",
     "SettingsReload",
     "StepType",
@@ -212,6 +216,7 @@ _LATE = {
         "rollserve.async_sample_stream": "AsyncSampleStream",
         "rollserve.async_sampler": "AsyncSampler aconnect",
         "rollserve.async_session": "AsyncSession",
+        "rollserve.async_session_rounds": "AsyncSessionRounds",
         "rollserve.cross_play": "CrossPlay",
         "rollserve.dataset_stream": "DatasetStream",
         "rollserve.driven_step": "DrivenStep",
@@ -228,6 +233,7 @@ _LATE = {
         "rollserve.round_stream": "RoundStream",
         "rollserve.rounds": "Round StreamProgress",
         "rollserve.session": "Session",
+        "rollserve.session_rounds": "SessionRounds",
         "rollserve.video": "Video",
         "rollserve_wire.summaries": "Summary",
     }.items()

@@ -20,7 +20,7 @@ from rollserve.multi_agent_batch import Batch, MultiAgentBatch
 from rollserve.options import list_options
 from rollserve.status import SamplerStatus, samplers_from_proto, status_from_proto
 from rollserve_wire.environments import env_update_from_proto, env_values_from_proto
-from rollserve_wire.errors import PreconditionError, mismatch
+from rollserve_wire.errors import InvalidArgumentError, PreconditionError, mismatch
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import samplers_pb2, settings_pb2
 from rollserve_wire.v1.agent_versions_pb2 import ListAgentVersionsRequest
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rollserve.async_record_stream import AsyncRecordStream
     from rollserve.async_round_stream import AsyncRoundStream
     from rollserve.async_session import AsyncSession
+    from rollserve.async_session_rounds import AsyncSessionRounds
     from rollserve.cross_play import CrossPlay, Player, Seat
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.episode_records import EpisodeRecords, RecordPosition
@@ -610,8 +611,8 @@ class AsyncSampler(
         >>> (await sampler.render(seed=1, index=17, overlays=["step", "reward"])).save("episode.mp4")  # doctest: +SKIP
 
         Args:
-            batch: has the episode, whole and with its seed.
-            segment: position of the episode in the batch.
+            batch: has the episode, from its beginning and with its seed; fragments of a session, too.
+            segment: position of the episode in the batch, or of one of its fragments.
             seed: root seed of an episode to sample; None for the seed of the sampler's own sequence.
             index: index of the episode to sample.
             version: version of the agent that acts; None for the current one.
@@ -775,6 +776,9 @@ class AsyncSampler(
         record: bool = True,
         min_ready: int | None = None,
         lease_seconds: float = 0.0,
+        dataset: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        to_reader: bool = False,
         agents: Sequence[str] = (),
         deliver: Sequence[str] = (),
         env_version: int | None = None,
@@ -805,6 +809,13 @@ class AsyncSampler(
                 step together. Rows that are stepped at once, by one worker, are ready together.
             lease_seconds: how long the session outlives its connection: it goes on by itself when the server is in
                 reach again, and `resume_session` takes it up in another process; at most 3600.
+            dataset: id of a dataset that the server records whole episodes into, as `record` does, in place of
+                `session.batch`; sessions in the same environment extend it. Not with many agents. The token needs the
+                scope `data:write`, too.
+            metadata: as of `record`.
+            to_reader: whether another client gets the rounds, by `session_rounds`, in place of `session.batch`; with
+                `lease_seconds`, for which the server keeps what that has not got. The session waits for its reader
+                behind two rounds.
             agents: with many agents, names of the agents that act from here; all of them by default. The sampler's
                 policies act for the others, in each fragment by the current version.
             deliver: with many agents, names of the policies whose steps are recorded, such as `external`, which is the
@@ -835,12 +846,21 @@ class AsyncSampler(
             min_ready=min_ready,
             lease_seconds=lease_seconds,
             agents=agents,
+            dataset=dataset,
+            to_reader=to_reader,
             options=options,
         )
+        if metadata and dataset is None:
+            raise InvalidArgumentError.of("metadata", expected="none without a dataset", got="some")
+        if metadata:
+            from rollserve.recordings import description_to_proto
+
+            spec.description.CopyFrom(description_to_proto(metadata))
         self._own_versions.expect_in_call(spec.options)
         if not agents:
             spec.options.ClearField("expected_policy_version")  # no agent of the sampler acts
         first = pb.DriveEnvironmentsRequest(spec=spec)
+        record = record and dataset is None and not to_reader
         return self._session(first, agent_infos or {}, timeout, record=record, min_ready=spec.min_ready_row_count)
 
     def resume_session(
@@ -859,7 +879,7 @@ class AsyncSampler(
         Args:
             token: the session's `token`.
             agent_infos: as the session was begun.
-            record: as the session was begun.
+            record: as the session was begun; False with a dataset or reader.
             min_ready: as the session was begun.
             timeout: as of `drive`.
 
@@ -868,6 +888,26 @@ class AsyncSampler(
         """
         first = pb.DriveEnvironmentsRequest(resumption=pb.DriveResumption(sampler=self._name, token=token))
         return self._session(first, agent_infos or {}, timeout, record=record, min_ready=min_ready or 0)
+
+    def session_rounds(self, token: str, *, timeout: float | None = None) -> AsyncSessionRounds[Batch]:
+        """Read the rounds of a session that another client acts in, which has begun it with `to_reader`.
+
+        >>> async for batch in sampler.session_rounds(token):  # doctest: +SKIP
+        ...     learn(batch)
+
+        Args:
+            token: the session's `token`.
+            timeout: seconds to wait for a message, instead of the timeout given to `aconnect`.
+
+        Raises:
+            InvalidArgumentError: from iteration: the session has ended, belongs to another client, or has no reader.
+        """
+        from rollserve._calls.base_session_rounds import ReadingParts
+        from rollserve.async_session_rounds import AsyncSessionRounds
+
+        limits = self._time_limits({} if timeout is None else {"timeout": timeout})
+        method = self._opened(self._stub.DriveEnvironments)
+        return AsyncSessionRounds(ReadingParts(method, self._name, token, self._batch_kind, limits, self._contact))
 
     def _session(
         self,

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from rollserve_wire.moments import RunningMoments
     from rollserve_wire.spaces import Space
 
-__all__ = ["EpisodeBatch", "StepType", "concatenated", "derived", "with_spaces"]
+__all__ = ["EpisodeBatch", "StepType", "concatenated", "derived", "episode_of", "put_together", "with_spaces"]
 
 
 _RECEIPT = "receipt"
@@ -1007,7 +1007,7 @@ class EpisodeBatch:
         >>> rollserve.data.write_video("episode.mp4", frames)  # doctest: +SKIP
 
         Args:
-            segment: position of the episode in the batch.
+            segment: position of the episode in the batch, or of one of its fragments.
             make_env: makes the environment, with `render_mode="rgb_array"` and the wrappers of the sampler's. It is
                 closed at the end.
             reset_options: options of the reset.
@@ -1022,13 +1022,12 @@ class EpisodeBatch:
             ValueError: a segment that is no whole episode with a seed, an environment that renders no arrays, or an
                 episode that differs from the recorded one, where it differs.
         """
-        from rollserve_wire.replays import checked_segment, replayed_frames
+        from rollserve_wire.replays import replayed_frames
 
-        position = checked_segment(self, segment)
+        whole = episode_of(self, segment)
         if not callable(make_env):
             raise type_error("make_env", "a function that makes the environment, such as a lambda", make_env)
         options = None if reset_options is None else dict(reset_options)
-        whole = self.take([position])
         return replayed_frames(make_env, whole, options, observations=compare_observations)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
@@ -1110,6 +1109,29 @@ def derived(batch: EpisodeBatch, fields: Mapping[str, Any]) -> EpisodeBatch:
     made = EpisodeBatch.__new__(EpisodeBatch)
     vars(made).update({**dict.fromkeys(_NOT_DERIVED), **fields, **spaces})
     return made
+
+
+def put_together(batch: EpisodeBatch) -> EpisodeBatch:
+    """Return a batch with the consecutive fragments of each episode as one segment, with the version of the first."""
+    if batch.env_seeds is None or not batch.first_steps.any():
+        return batch
+    batch = batch.take(np.lexsort((batch.first_steps, batch.env_seeds, batch.episode_indices)))
+    episodes = np.stack([batch.episode_indices, batch.env_seeds])
+    begins = np.append(True, (episodes[:, 1:] != episodes[:, :-1]).any(axis=0))
+    versions = batch.policy_versions[begins][np.cumsum(begins) - 1]
+    return dataclasses.replace(batch, policy_versions=versions).joined()
+
+
+def episode_of(batch: EpisodeBatch, segment: int) -> EpisodeBatch:
+    """Return the episode that has a segment, as far as the batch does; raise IndexError for no segment's position."""
+    from rollserve_wire.replays import checked_segment
+
+    position = checked_segment(batch, segment)
+    if batch.env_seeds is None or not batch.first_steps.any():
+        return batch.take([position])
+    names = "episode_indices", "env_seeds"
+    its = np.all([(column := getattr(batch, name)) == column[position] for name in names], axis=0)
+    return put_together(batch.take(np.flatnonzero(its))).take([0])
 
 
 def with_spaces(batch: EpisodeBatch, spaces: tuple[Space, Space]) -> EpisodeBatch:

@@ -155,6 +155,9 @@ class DriveOptions(TypedDict, total=False):
     record: bool
     min_ready: int | None
     lease_seconds: float
+    dataset: str | None
+    metadata: Mapping[str, Any] | None
+    to_reader: bool
     env_seeds: Sequence[int] | None
     agents: Sequence[str]
     deliver: Sequence[str]

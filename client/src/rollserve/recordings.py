@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rollserve._calls.requests import Reception
     from rollserve.options import SamplingOptions
 
-__all__ = ["Recording", "RecordingReader", "recording_from_proto"]
+__all__ = ["Recording", "RecordingReader", "description_to_proto", "recording_from_proto"]
 
 
 _DESCRIPTION = {
@@ -40,6 +40,8 @@ class Recording:
 
     >>> print(sampler.record("cartpole/mlp-v0", num_episodes=100))  # doctest: +SKIP
     cartpole/mlp-v0: 100 episodes, 2204 steps, 0.5 MB (100 episodes added)
+
+    Of a session, there is no next episode, version or account; the session has one.
 
     Attributes:
         dataset: id of the dataset.
@@ -119,7 +121,7 @@ class RecordingReader(Reader[Recording]):
             sampler=sampler,
             dataset=dataset_id,
             options=sampling_options(reception, options),
-            description=_description(metadata or {}),
+            description=description_to_proto(metadata or {}),
         )
         if num_episodes is not None:
             request.episode_count = num_episodes
@@ -146,7 +148,8 @@ class RecordingReader(Reader[Recording]):
                 self._num_received_steps = self._result.num_steps
 
 
-def _description(metadata: Mapping[str, Any]) -> datasets_pb2.DatasetDescription:
+def description_to_proto(metadata: Mapping[str, Any]) -> datasets_pb2.DatasetDescription:
+    """Return what a new dataset says about itself, by Minari's names; raise TypeError for others."""
     fields: dict[str, Any] = {}
     for name, value in metadata.items():
         if name not in _DESCRIPTION:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rollserve._calls.base_session import SessionParts
     from rollserve.account import Account
+    from rollserve.recordings import Recording
     from rollserve_wire.columns import Columns
     from rollserve_wire.v1 import sampler_service_pb2 as pb
 
@@ -60,6 +61,13 @@ class Session(BaseSession[Batch, Step], Generic[Batch, Step]):
         if kind is None and not (self._has_ended or self._waiting.is_closed):
             self.end()
         self.close()
+
+    @property
+    def recording(self) -> Recording | None:
+        """What the server has recorded into the session's dataset, after its end; None without one."""
+        from rollserve.recordings import recording_from_proto
+
+        return None if self._recorded is None else recording_from_proto(self._recorded)
 
     def observe(self) -> Step:
         """Return the present step, with the observations that the next actions are for.

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rollserve._calls.requests import exploration_of
-from rollserve.episode_batch import EpisodeBatch
+from rollserve.episode_batch import EpisodeBatch, episode_of
 from rollserve_wire.checks import check_flag, check_integer, check_type
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import InvalidArgumentError, malformed_error, mismatch
-from rollserve_wire.replays import ObservationArrays, checked_segment, checksums, recorded_episode
+from rollserve_wire.replays import ObservationArrays, checksums, recorded_episode
 from rollserve_wire.representations import briefly
 from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -131,7 +131,7 @@ def render_request(
         check_type("batch", batch, EpisodeBatch, "an EpisodeBatch")
         if given:
             raise ValueError(f"{given[0]}: {mismatch('none beside a batch, whose episode has its actions', 'one')}")
-        request.recorded.CopyFrom(_recorded(batch.take([checked_segment(batch, segment)])))
+        request.recorded.CopyFrom(_recorded(episode_of(batch, segment)))
         if env_version is None and batch.account_or_none is not None and batch.account.env_version:
             env_version = batch.account.env_version
     elif index is None:

@@ -7,12 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from rollserve._calls.base_round_stream import RoundReader
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.rpc_errors import reason_of
 from rollserve._calls.session_forms import AgentForm, ManyForm, ReadyForm, SessionForm, Step
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.multi_agent_batch import Batch, MultiAgentBatch, check_agents
+from rollserve_wire.checks import check_integer
 from rollserve_wire.errors import PreconditionError, malformed_error, mismatch
 from rollserve_wire.protobuf import UnusualError, fields, keys_of
 from rollserve_wire.reasons import Reason
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.account import Account
     from rollserve_wire.spaces import Space
+    from rollserve_wire.v1 import datasets_pb2
     from rollserve_wire.v1.episode_batch_pb2 import Beginning
 
 __all__ = ["FRAGMENT_END", "SESSION_END", "BaseSession", "SessionParts"]
@@ -36,7 +40,7 @@ __all__ = ["FRAGMENT_END", "SESSION_END", "BaseSession", "SessionParts"]
 FRAGMENT_END = pb.DriveEnvironmentsRequest(fragment_end=pb.FragmentEnd())
 SESSION_END = pb.DriveEnvironmentsRequest(session_end=pb.SessionEnd())
 _CONFIRMATION = pb.DriveEnvironmentsRequest(session_end=pb.SessionEnd(has_account=True))
-_STEP = keys_of(pb.DriveEnvironmentsResponse.DESCRIPTOR)["step"]
+_STEP, _RECORDING = (keys_of(pb.DriveEnvironmentsResponse.DESCRIPTOR)[name] for name in ("step", "recording"))
 
 
 class SessionParts(NamedTuple):
@@ -92,6 +96,8 @@ class BaseSession(Generic[Batch, Step]):
         self.has_joint_rows = False
         self.agents: tuple[str, ...] = ()
         self.in_turn = False
+        self._policy_version: int | None = None
+        self._recorded: datasets_pb2.Recording | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} with {self._parts.contact.connection}, {self.num_rows} rows>"
@@ -113,6 +119,25 @@ class BaseSession(Generic[Batch, Step]):
             text = mismatch("a session that has ended", "one that has not", "call end(), or leave its with block")
             raise PreconditionError(f"account: {text}", code="FAILED_PRECONDITION", field="account")
         return self._reader.account()
+
+    @property
+    def policy_version(self) -> int | None:
+        """Version of the policy that acts from here, which the next actions are recorded with, from 0.
+
+        Another version than that of the actions before ends the present fragments first. None, as at the beginning,
+        leaves the version as it is: 0 in a session that begins.
+
+        Raises:
+            TypeError: not an integer.
+            InvalidArgumentError: a number out of range.
+        """
+        return self._policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: int | None) -> None:
+        if version is not None:
+            check_integer("policy_version", version, 63, signed=False)
+        self._policy_version = version
 
     def _begin(self, beginning: Beginning) -> None:
         self.num_rows, self.token = beginning.row_count, beginning.session_token
@@ -166,6 +191,12 @@ class BaseSession(Generic[Batch, Step]):
                 self._unread.append(step)
             self._outstanding = [each for each in self._outstanding if not self._form.has_followed(each.actions)]
             return None
+        if message and message[0] == _RECORDING:
+            try:
+                self._recorded = pb.DriveEnvironmentsResponse.FromString(bytes(message)).recording
+            except DecodeError as error:
+                raise malformed_error(str(error)) from None
+            return None
         batch = self._reader.read(message)
         if batch is not None:
             self._batches.append(batch)
@@ -196,7 +227,10 @@ class BaseSession(Generic[Batch, Step]):
     ) -> pb.DriveEnvironmentsRequest:
         """Return the request with actions that follow the last step."""
         self._check_goes_on()
-        request = pb.DriveEnvironmentsRequest(actions=self._form.actions(self._step, actions, rows, agent_infos, idle))
+        message = self._form.actions(self._step, actions, rows, agent_infos, idle)
+        if self._policy_version is not None:
+            message.policy_version = self._policy_version
+        request = pb.DriveEnvironmentsRequest(actions=message)
         if self._lasts:
             self._outstanding.append(request)
         return request

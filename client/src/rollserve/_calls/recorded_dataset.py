@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -28,7 +28,10 @@ from rollserve_wire.receipts import Receipt, column_digests
 if TYPE_CHECKING:
     from rollserve_wire.spaces import Space
 
-__all__ = ["RecordedDataset", "locked", "repair"]
+__all__ = ["CLIENT", "RecordedDataset", "locked", "repair"]
+
+CLIENT = "client"
+"""What stands for the agent in the origin of a dataset that clients of sessions have acted in."""
 
 _STATE = "rollserve_recording"
 """Name in the metadata of what the episodes are a function of, and how far the recording is."""
@@ -44,7 +47,8 @@ class RecordedDataset:
 
     `append` writes messages to a log in the dataset's folder, and `convert` turns their whole episodes into Minari's.
     A process that is killed leaves the dataset as it was converted last, and the rest in the log, which the next
-    opening converts. A dataset has one writer at a time; see `locked`.
+    opening converts. A dataset has one writer at a time; see `locked`. Episodes come in the order of their indices; of
+    sessions, in parts of all rows by turns, and end in any order.
 
     Attributes:
         state: what the metadata say about the recording; empty for a dataset that no server has recorded.
@@ -62,13 +66,17 @@ class RecordedDataset:
         self._writer = MinariWriter(folder)
         self.state: Mapping[str, Any] = self._writer.metadata.get(_STATE, {})
         self._episodes: list[EpisodeBatch] = []
-        self._parts: list[tuple[EpisodeBatch, bytes | memoryview]] = []
+        self._num_messages = 0
+        # By index, the parts of each episode that has not ended, and the message that each came in; and of a session,
+        # which episodes of the log the dataset has.
+        self._open: dict[int, list[tuple[EpisodeBatch, _Logged]]] = {}
+        self._converted: set[int] = set(self.state.get("converted", ()))
         before = self.num_episodes
         if self.state:
             self._log = _Log(folder / _LOG_FILE)
             for message in self._log.messages():
                 self._take(message)
-            self._parts.clear()
+            self._open.clear()
             self.convert()
             self._log.restart(())
         self.num_recovered = self.num_episodes - before
@@ -129,14 +137,24 @@ class RecordedDataset:
 
     @property
     def num_pending_bytes(self) -> int:
-        """Size of the beginning of an episode that has not ended."""
-        return sum(array.nbytes for part, _ in self._parts for _, array in named_arrays(part))
+        """Size of the beginnings of episodes that have not ended."""
+        parts = (part for parts in self._open.values() for part, _ in parts)
+        return sum(array.nbytes for part in parts for _, array in named_arrays(part))
+
+    @property
+    def _is_of_sessions(self) -> bool:
+        return bool(self.state["origin"].get("agent") == CLIENT)
 
     def note(self, **changes: Any) -> None:
         """Change the state in the metadata; raise OSError if it cannot be written."""
         state = {**self.state, **changes}
         self._writer.update_metadata({_STATE: state})
         self.state = state
+
+    def begin_session(self, **changes: Any) -> None:
+        """Take the episodes of another session from now on, whose indices begin again, and change the state."""
+        self._converted = set()
+        self.note(**changes, converted=[])
 
     def append(self, messages: Sequence[bytes | memoryview]) -> None:
         """Write messages to the log.
@@ -159,10 +177,18 @@ class RecordedDataset:
         batches = list(_merged(self._episodes))
         if self.state["origin"]["rows_of_a_block"] is not None:  # a block's seed makes no episode alone
             batches = [dataclasses.replace(batch, env_seeds=None) for batch in batches]
-        state = {**self.state, "next_episode_index": int(batches[-1].episode_indices[-1]) + 1}
+        converted = self._converted.union(*(batch.episode_indices.tolist() for batch in batches))
+        if self._is_of_sessions:
+            state = {**self.state, "converted": sorted(converted)}
+        else:
+            state = {**self.state, "next_episode_index": int(batches[-1].episode_indices[-1]) + 1}
         self._writer.add(batches, [self._receipt_of(batch) for batch in batches], **{_STATE: state})
-        self.state, self._episodes = state, []
-        self._log.restart([message for _, message in self._parts])
+        self.state, self._episodes, self._converted = state, [], converted
+        found = {logged.number: logged for parts in self._open.values() for _, logged in parts}
+        kept = [found[number] for number in sorted(found)]
+        if 2 * sum(len(logged.message) for logged in kept) < self._log.num_bytes:  # else it would not get much shorter
+            self._log.restart([logged.message for logged in kept])
+            self._converted &= set().union(*(logged.episode_indices for logged in kept))
 
     def end(self, **changes: Any) -> None:
         """Convert the rest, remove the log, and change the state in the metadata; raises as `convert`."""
@@ -171,25 +197,39 @@ class RecordedDataset:
         self.note(**changes)
 
     def _take(self, message: bytes | memoryview) -> None:
-        """Keep the whole episodes of a message, and the beginning of the last one if it goes on."""
+        """Keep the whole episodes of a message, and the parts of others."""
         batch = read_response(message)
         if not isinstance(batch, EpisodeBatch):
             raise ValueError(mismatch("a message of episodes", type(batch).__name__))
-        is_converted = batch.episode_indices < self.state["next_episode_index"]
-        if is_converted.any():  # a kill between the additions and the log's restart leaves them in both
+        indices, self._num_messages = batch.episode_indices, self._num_messages + 1
+        # A kill between the additions and the log's restart leaves episodes in both.
+        if self._is_of_sessions:
+            is_converted = np.isin(indices, list(self._converted))
+        else:
+            is_converted = indices < self.state["next_episode_index"]
+        if is_converted.any():
             batch = batch.take(np.flatnonzero(~is_converted))
-        if self._parts and len(batch):
-            if batch.first_steps[0]:
-                self._parts.append((batch.take(slice(0, 1)), message))
-                if not (batch.terminated[0] or batch.truncated[0]):
-                    return
-                self._add(join_parts([part for part, _ in self._parts], Counter()))
-                batch = batch.take(slice(1, None))
-            self._parts.clear()  # an episode whose rest has not arrived is sampled again by another call
-        is_open = len(batch) > 0 and not (batch.terminated[-1] or batch.truncated[-1])
-        if is_open:
-            self._parts.append((batch.take(slice(len(batch) - 1, None)), message))
-        self._add(batch.take(slice(0, len(batch) - is_open)))
+        is_whole = (batch.terminated | batch.truncated) & (batch.first_steps == 0)
+        if is_whole.all():
+            self._add(batch)
+            return
+        logged = _Logged(self._num_messages, message, frozenset(indices.tolist()))
+        for position in np.flatnonzero(~is_whole).tolist():
+            self._take_part(batch.take(slice(position, position + 1)), logged)
+        self._add(batch.take(np.flatnonzero(is_whole)))
+
+    def _take_part(self, part: EpisodeBatch, logged: _Logged) -> None:
+        """Keep a part of an episode, which may be the last one."""
+        index = int(part.episode_indices[0])
+        if not part.first_steps[0]:  # also of one whose rest has not arrived, and that another call samples again
+            self._open[index] = []
+        parts = self._open[index]
+        parts.append((part, logged))
+        if part.terminated[0] or part.truncated[0]:
+            del self._open[index]
+            versions = parts[0][0].policy_versions  # which a client that acts may change within the episode
+            whole = [dataclasses.replace(each, policy_versions=versions) for each, _ in parts]
+            self._add(join_parts(whole, Counter()))
 
     def _add(self, batch: EpisodeBatch) -> None:
         if len(batch):
@@ -202,13 +242,26 @@ class RecordedDataset:
         return Receipt(**self.state["receipt"], seed=seed, num_segments=len(batch), digests=digests).to_json()
 
 
+class _Logged(NamedTuple):
+    """A message in the log: its number, its bytes, and the episodes that it has parts of."""
+
+    number: int
+    message: bytes | memoryview
+    episode_indices: frozenset[int]
+
+
 class _Log:
-    """Log of messages: each behind its length and its CRC-32, which reveal a torn one at the end."""
+    """Log of messages: each behind its length and its CRC-32, which reveal a torn one at the end.
+
+    Attributes:
+        num_bytes: number of bytes of the messages.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open or create the log."""
         self._path = path
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115  # it stays open until the process ends
+        self.num_bytes = 0
 
     def messages(self) -> Iterator[bytes]:
         """Yield the messages, up to the first one that is not whole."""
@@ -226,12 +279,14 @@ class _Log:
             view = memoryview(part)
             while view:
                 view = view[os.write(self._file.fileno(), view) :]
+        self.num_bytes += len(message)
 
     def restart(self, messages: Sequence[bytes | memoryview]) -> None:
         """Replace the log, at once, by one of some messages; raise OSError if it cannot be written."""
         replace_file(self._path, b"".join(part for each in messages for part in (_head_of(each), each)))
         self._file.close()
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
+        self.num_bytes = sum(map(len, messages))
 
     def close(self) -> None:
         """Close the log."""

@@ -596,6 +596,8 @@ def drive_spec(
     min_ready: int | None,
     lease_seconds: float,
     agents: Sequence[str],
+    dataset: str | None,
+    to_reader: bool,
     options: SamplingOptions,
 ) -> pb.DriveSpec:
     """Return what a session drives.
@@ -607,7 +609,11 @@ def drive_spec(
     check_flag("infos", infos)
     check_flag("record", record)
     check_names("agents", agents)
-    sent = sampling_options(reception, {**options, "return_spaces": True, "blackhole": not record})
+    if dataset is not None:
+        check_type("dataset", dataset, str, "an id such as cartpole/expert-v0")
+    check_flag("to_reader", to_reader)
+    has_no_rounds = not record and dataset is None and not to_reader
+    sent = sampling_options(reception, {**options, "return_spaces": True, "blackhole": has_no_rounds})
     sent.ClearField("accept_joined")
     seeds = [] if env_seeds is None else list(env_seeds)
     for row, seed in enumerate(seeds):
@@ -622,6 +628,8 @@ def drive_spec(
         lease_seconds=lease_seconds,
         environment_seeds=map(operator.index, seeds),
         agents=agents,
+        dataset=dataset or "",
+        to_reader=to_reader,
     )
 
 

@@ -14,7 +14,7 @@ from rollserve.data.agent_files import load_agent
 from rollserve.data.log_probs import log_probs
 from rollserve.data.reader import read
 from rollserve.data.replaying import Replay, env_spec_of, make_env, replay
-from rollserve.episode_batch import EpisodeBatch
+from rollserve.episode_batch import EpisodeBatch, put_together
 from rollserve_wire.checks import check_type
 from rollserve_wire.columns import ORIGINALS
 from rollserve_wire.environments import EnvSpec
@@ -205,7 +205,7 @@ def _checks(
     observations = not any(type(transform).__name__.endswith("Observations") for transform in spec.transforms)
     if not observations:
         skipped["observations: transforms have changed them"] = None
-    batch = _put_together(batch)
+    batch = put_together(batch)
     made = make_env(spec, allowed_modules)
     try:
         errors = None if agent is None else _log_prob_errors(agent, batch, made)
@@ -219,13 +219,6 @@ def _checks(
             yield EpisodeCheck(int(part.episode_indices[0]), part.num_steps, not reason, difference, error)
     finally:
         made.close()
-
-
-def _put_together(batch: EpisodeBatch) -> EpisodeBatch:
-    """Return the batch with the consecutive fragments of each episode as one segment."""
-    if batch.env_seeds is None or not batch.first_steps.any():
-        return batch
-    return batch.take(np.lexsort((batch.first_steps, batch.env_seeds, batch.episode_indices))).joined()
 
 
 def _cut_difference(part: EpisodeBatch, found: Replay, longest: int, skipped: dict[str, None]) -> str:

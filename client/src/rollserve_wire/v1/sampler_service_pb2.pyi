@@ -1754,6 +1754,8 @@ class DriveEnvironmentsRequest(google.protobuf.message.Message):
     FRAGMENT_END_FIELD_NUMBER: builtins.int
     RESUMPTION_FIELD_NUMBER: builtins.int
     SESSION_END_FIELD_NUMBER: builtins.int
+    READING_FIELD_NUMBER: builtins.int
+    RECEIPT_FIELD_NUMBER: builtins.int
     @property
     def spec(self) -> global___DriveSpec:
         """The session; the first message."""
@@ -1776,6 +1778,16 @@ class DriveEnvironmentsRequest(google.protobuf.message.Message):
         looks the same.
         """
 
+    @property
+    def reading(self) -> global___SessionReading:
+        """The rounds of a session that another client acts in; the first message, instead of a spec."""
+
+    @property
+    def receipt(self) -> global___StreamReceipt:
+        """The number of rounds of the session that the client has got to the end, after a reading. INVALID_ARGUMENT for more
+        than there are.
+        """
+
     def __init__(
         self,
         *,
@@ -1784,12 +1796,48 @@ class DriveEnvironmentsRequest(google.protobuf.message.Message):
         fragment_end: global___FragmentEnd | None = ...,
         resumption: global___DriveResumption | None = ...,
         session_end: global___SessionEnd | None = ...,
+        reading: global___SessionReading | None = ...,
+        receipt: global___StreamReceipt | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "resumption", b"resumption", "session_end", b"session_end", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "resumption", b"resumption", "session_end", b"session_end", "spec", b"spec"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["spec", "actions", "fragment_end", "resumption", "session_end"] | None: ...
+    def HasField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "reading", b"reading", "receipt", b"receipt", "resumption", b"resumption", "session_end", b"session_end", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "content", b"content", "fragment_end", b"fragment_end", "reading", b"reading", "receipt", b"receipt", "resumption", b"resumption", "session_end", b"session_end", "spec", b"spec"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["spec", "actions", "fragment_end", "resumption", "session_end", "reading", "receipt"] | None: ...
 
 global___DriveEnvironmentsRequest = DriveEnvironmentsRequest
+
+@typing.final
+class SessionReading(google.protobuf.message.Message):
+    """A request for the rounds of a session that was begun with `to_reader`. The server sends the session's beginning, its
+    rounds in their order, each as soon as it is recorded, and its account. It keeps a round until the client has it, as a
+    StreamReceipt says, and the account until a SessionEnd with `has_account` does, for as long as the lease. Another
+    stream that reads the session's rounds ends with FAILED_PRECONDITION (SESSION_TAKEN).
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    TOKEN_FIELD_NUMBER: builtins.int
+    ROUND_COUNT_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    token: builtins.str
+    """The `session_token` of the session's beginning. NOT_FOUND (SESSION_NOT_FOUND) as for DriveResumption;
+    INVALID_ARGUMENT for a session whose own client gets the rounds.
+    """
+    round_count: builtins.int
+    """The number of rounds of the session that the client has got to the end: it gets those behind them that no receipt
+    was for.
+    """
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        token: builtins.str = ...,
+        round_count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["round_count", b"round_count", "sampler", b"sampler", "token", b"token"]) -> None: ...
+
+global___SessionReading = SessionReading
 
 @typing.final
 class DriveResumption(google.protobuf.message.Message):
@@ -1837,6 +1885,9 @@ class DriveSpec(google.protobuf.message.Message):
     RETURN_INFOS_FIELD_NUMBER: builtins.int
     MIN_READY_ROW_COUNT_FIELD_NUMBER: builtins.int
     LEASE_SECONDS_FIELD_NUMBER: builtins.int
+    DATASET_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
+    TO_READER_FIELD_NUMBER: builtins.int
     ENVIRONMENT_SEEDS_FIELD_NUMBER: builtins.int
     AGENTS_FIELD_NUMBER: builtins.int
     sampler: builtins.str
@@ -1853,6 +1904,18 @@ class DriveSpec(google.protobuf.message.Message):
     """
     lease_seconds: builtins.float
     """How long the session outlives its stream, from 0 to 3600 s, else INVALID_ARGUMENT. 0: it ends with it."""
+    dataset: builtins.str
+    """A dataset that the server records the rounds into, as RecordDataset does, instead of delivering them: whole episodes,
+    in the order of their ends. Its id, as in RecordDatasetRequest; empty for none. A dataset of sessions that exists is
+    extended; FAILED_PRECONDITION (DATASET_DIFFERS) for one of another environment or maximum length, or of
+    RecordDataset. INVALID_ARGUMENT beside `blackhole`, for an environment version that is not the current one, and in
+    environments with many agents or where rows differ. The client needs the scope `data:write`, too.
+    """
+    to_reader: builtins.bool
+    """Whether another client gets the rounds, by a SessionReading, instead of this one. At most two rounds wait for it: then
+    the session waits, for `--client-stall-seconds` at most, and ends with CLIENT_STALLED. INVALID_ARGUMENT without
+    `lease_seconds`, and beside `dataset` or `blackhole`.
+    """
     @property
     def options(self) -> global___SamplingOptions:
         """Options that all sampling calls share. INVALID_ARGUMENT for `agent_update`, `return_states`, `return_last_states`,
@@ -1864,6 +1927,10 @@ class DriveSpec(google.protobuf.message.Message):
     @property
     def agent_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
         """The infos that each step's actions bring, for the column `agent_infos`: each with a shape (0, *I) and without data."""
+
+    @property
+    def description(self) -> rollserve_wire.v1.datasets_pb2.DatasetDescription:
+        """What a new dataset says about itself."""
 
     @property
     def environment_seeds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -1889,11 +1956,14 @@ class DriveSpec(google.protobuf.message.Message):
         return_infos: builtins.bool = ...,
         min_ready_row_count: builtins.int = ...,
         lease_seconds: builtins.float = ...,
+        dataset: builtins.str = ...,
+        description: rollserve_wire.v1.datasets_pb2.DatasetDescription | None = ...,
+        to_reader: builtins.bool = ...,
         environment_seeds: collections.abc.Iterable[builtins.int] | None = ...,
         agents: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "agents", b"agents", "environment_seeds", b"environment_seeds", "fragment_length", b"fragment_length", "lease_seconds", b"lease_seconds", "min_ready_row_count", b"min_ready_row_count", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["description", b"description", "options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent_infos", b"agent_infos", "agents", b"agents", "dataset", b"dataset", "description", b"description", "environment_seeds", b"environment_seeds", "fragment_length", b"fragment_length", "lease_seconds", b"lease_seconds", "min_ready_row_count", b"min_ready_row_count", "options", b"options", "return_infos", b"return_infos", "sampler", b"sampler", "to_reader", b"to_reader"]) -> None: ...
 
 global___DriveSpec = DriveSpec
 
@@ -1909,10 +1979,17 @@ class DrivenActions(google.protobuf.message.Message):
     IDLE_FIELD_NUMBER: builtins.int
     ROWS_FIELD_NUMBER: builtins.int
     ROW_STEP_COUNTS_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
     AGENTS_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The number of the last DrivenStep that the client has got. INVALID_ARGUMENT for a later one. Where all rows step
     together, an earlier one has no effect, because the step is made.
+    """
+    policy_version: builtins.int
+    """The version of the client's policy that acts: `policy_versions` of what is recorded of it, and `policy_version` of the
+    round unless policies of the sampler act, too. From 0, else INVALID_ARGUMENT. A fragment has one version: actions with
+    another one first end the present fragments of all rows, as FragmentEnd does. Not set: as with the actions before; 0
+    with the first ones.
     """
     @property
     def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve_wire.v1.tensor_pb2.NamedTensor]:
@@ -1944,7 +2021,7 @@ class DrivenActions(google.protobuf.message.Message):
 
     @property
     def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentActions]:
-        """With many agents, in place of all above but `step`: the actions of each kind of agents, as `turns` of DrivenRows has
+        """With many agents, in place of all above but `step` and `policy_version`: the actions of each kind of agents, as `turns` of DrivenRows has
         them. INVALID_ARGUMENT as for one agent.
         """
 
@@ -1957,9 +2034,12 @@ class DrivenActions(google.protobuf.message.Message):
         idle: collections.abc.Iterable[builtins.bool] | None = ...,
         rows: collections.abc.Iterable[builtins.int] | None = ...,
         row_step_counts: collections.abc.Iterable[builtins.int] | None = ...,
+        policy_version: builtins.int | None = ...,
         agents: collections.abc.Iterable[global___AgentActions] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "agents", b"agents", "idle", b"idle", "row_step_counts", b"row_step_counts", "rows", b"rows", "step", b"step"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_policy_version", b"_policy_version", "policy_version", b"policy_version"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_policy_version", b"_policy_version", "actions", b"actions", "agent_infos", b"agent_infos", "agents", b"agents", "idle", b"idle", "policy_version", b"policy_version", "row_step_counts", b"row_step_counts", "rows", b"rows", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_policy_version", b"_policy_version"]) -> typing.Literal["policy_version"] | None: ...
 
 global___DrivenActions = DrivenActions
 
@@ -2260,6 +2340,7 @@ class DriveEnvironmentsResponse(google.protobuf.message.Message):
     SHARED_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
     STEP_FIELD_NUMBER: builtins.int
+    RECORDING_FIELD_NUMBER: builtins.int
     MULTI_AGENT_BATCH_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve_wire.v1.episode_batch_pb2.Beginning:
@@ -2290,6 +2371,12 @@ class DriveEnvironmentsResponse(google.protobuf.message.Message):
         """What followed the last actions, and the observations for the next ones."""
 
     @property
+    def recording(self) -> rollserve_wire.v1.datasets_pb2.Recording:
+        """What the server has recorded, before the account. Only with `dataset`; as in RecordDatasetResponse, without an
+        account.
+        """
+
+    @property
     def multi_agent_batch(self) -> rollserve_wire.v1.multi_agent_batch_pb2.MultiAgentBatch:
         """Fragments of a round, in an environment with many agents."""
 
@@ -2303,11 +2390,12 @@ class DriveEnvironmentsResponse(google.protobuf.message.Message):
         shared: rollserve_wire.v1.episode_batch_pb2.SharedMessage | None = ...,
         round: global___StreamRound | None = ...,
         step: global___DrivenStep | None = ...,
+        recording: rollserve_wire.v1.datasets_pb2.Recording | None = ...,
         multi_agent_batch: rollserve_wire.v1.multi_agent_batch_pb2.MultiAgentBatch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "round", b"round", "shared", b"shared", "step", b"step"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "round", b"round", "shared", b"shared", "step", b"step"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "round", "step", "multi_agent_batch"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "recording", b"recording", "round", b"round", "shared", b"shared", "step", b"step"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "recording", b"recording", "round", b"round", "shared", b"shared", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "round", "step", "recording", "multi_agent_batch"] | None: ...
 
 global___DriveEnvironmentsResponse = DriveEnvironmentsResponse
 

@@ -433,7 +433,10 @@ class SamplerServiceServicer(object):
         With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
         DriveResumption as the first message of another stream.
 
-        Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN.
+        With `dataset`, the rounds go to a dataset on the server; with `to_reader`, to another client, whose first message is
+        a SessionReading.
+
+        Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN; with a dataset, also the reasons of RecordDataset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

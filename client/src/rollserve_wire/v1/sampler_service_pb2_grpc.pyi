@@ -240,7 +240,10 @@ class SamplerServiceStub:
     With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
     DriveResumption as the first message of another stream.
 
-    Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN.
+    With `dataset`, the rounds go to a dataset on the server; with `to_reader`, to another client, whose first message is
+    a SessionReading.
+
+    Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN; with a dataset, also the reasons of RecordDataset.
     """
 
     GetSampler: grpc.UnaryUnaryMultiCallable[
@@ -685,7 +688,10 @@ class SamplerServiceAsyncStub:
     With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
     DriveResumption as the first message of another stream.
 
-    Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN.
+    With `dataset`, the rounds go to a dataset on the server; with `to_reader`, to another client, whose first message is
+    a SessionReading.
+
+    Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN; with a dataset, also the reasons of RecordDataset.
     """
 
     GetSampler: grpc.aio.UnaryUnaryMultiCallable[
@@ -1146,7 +1152,10 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
         DriveResumption as the first message of another stream.
 
-        Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN.
+        With `dataset`, the rounds go to a dataset on the server; with `to_reader`, to another client, whose first message is
+        a SessionReading.
+
+        Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN; with a dataset, also the reasons of RecordDataset.
         """
 
     @abc.abstractmethod

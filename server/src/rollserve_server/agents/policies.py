@@ -395,7 +395,9 @@ def kinds_of(external: Sequence[str], agents: Sequence[str], spaces: Sequence[An
     return {_EXTERNAL if len(kinds) == 1 else f"{_EXTERNAL}_{kind[0]}": kind for kind in kinds}
 
 
-def with_external(held: PolicySet[PolicySpec] | None, kinds: Mapping[str, Sequence[str]]) -> PolicySet[Any]:
+def with_external(
+    held: PolicySet[PolicySpec] | None, kinds: Mapping[str, Sequence[str]], version: int = 0
+) -> PolicySet[Any]:
     """Return policies of which a client's act for some of the agents; None stands for their specs.
 
     The rules of the others keep their positions, and so draw the same random numbers.
@@ -403,6 +405,7 @@ def with_external(held: PolicySet[PolicySpec] | None, kinds: Mapping[str, Sequen
     Args:
         held: policies of the other agents; None if there are none.
         kinds: for each of the client's policies the names of its agents.
+        version: version of the client's policies.
 
     Raises:
         InvalidValueError: one of the other policies is called like one of the client's.
@@ -422,7 +425,7 @@ def with_external(held: PolicySet[PolicySpec] | None, kinds: Mapping[str, Sequen
                 rules.append(rule)
             else:
                 rules[position] = rule
-    return PolicySet({**policies, **{name: (HeldPolicy(0, None),) for name in kinds}}, PolicyMap(tuple(rules)))
+    return PolicySet({**policies, **{name: (HeldPolicy(version, None),) for name in kinds}}, PolicyMap(tuple(rules)))
 
 
 @dataclass(frozen=True, eq=False)

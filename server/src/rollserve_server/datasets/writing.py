@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.envs.registration import WrapperSpec
 
-from rollserve._calls.recorded_dataset import RecordedDataset, locked
+from rollserve._calls.recorded_dataset import CLIENT, RecordedDataset, locked
 from rollserve._formats.minari_writer import MinariWriter
 from rollserve_server.datasets.commands import DatasetRefusedError, serve
 from rollserve_server.datasets.folder import HeldFiles
@@ -31,7 +31,7 @@ __all__ = ["main"]
 _CONVERT_BYTES, _CONVERT_SECONDS = 4 << 20, 1.0
 """Bytes of messages that a conversion is worth, and how long whole episodes wait for it."""
 _MAX_EPISODE_BYTES = 1 << 30
-"""Bytes of an episode: no reader takes more at a time."""
+"""Bytes of an episode, or in a session of all that its rows run: no reader takes more at a time."""
 
 
 class _Recording:
@@ -47,11 +47,14 @@ class _Recording:
             text = "expected a dataset that nothing records, got one in use"
             raise DatasetRefusedError("DATASET_IN_USE", text) from None
         origin: dict[str, Any] = dict(request["origin"])
+        is_session = request.get("is_session", False)
+        if is_session:
+            origin["agent"] = CLIENT
         receipt: Mapping[str, Any] | None = request["receipt"]
-        dataset = _opened(folder, origin, receipt) if MinariWriter.exists(folder) else None
+        dataset = _opened(folder, origin) if MinariWriter.exists(folder) else None
+        if origin["seed"] is None and (dataset is None or is_session):
+            origin["seed"] = int.from_bytes(os.urandom(8), "little")
         if dataset is None:
-            if origin["seed"] is None:
-                origin["seed"] = int.from_bytes(os.urandom(8), "little")
             dataset = RecordedDataset.create(
                 folder,
                 request["dataset"],
@@ -61,6 +64,10 @@ class _Recording:
                 origin=origin,
                 receipt=receipt,
             )
+        elif is_session:
+            dataset.begin_session(state="recording", receipt=receipt, origin=origin)
+        else:
+            dataset.note(state="recording", receipt=receipt)
         self._dataset = dataset
         self._error: Exception | None = None
         self._num_bytes, self._converted = 0, time.monotonic()
@@ -81,10 +88,8 @@ class _Recording:
                 self._dataset.convert()
                 self._num_bytes, self._converted = 0, time.monotonic()
             if pending > _MAX_EPISODE_BYTES:
-                got = f"{pending} bytes of one that has not ended"
-                raise DatasetRefusedError(
-                    "CALL_TOO_LARGE", f"expected episodes of at most {_MAX_EPISODE_BYTES} bytes, got {got}"
-                )
+                expected = f"at most {_MAX_EPISODE_BYTES} bytes of episodes that have not ended"
+                raise DatasetRefusedError("CALL_TOO_LARGE", f"expected {expected}, got {pending}")
         except Exception as error:
             self._error = error
             raise
@@ -107,8 +112,11 @@ class _Recording:
         }
 
 
-def _opened(folder: Path, origin: Mapping[str, Any], receipt: Mapping[str, Any] | None) -> RecordedDataset | None:
-    """Return the dataset that exists; None if a recording has failed before its first episode."""
+def _opened(folder: Path, origin: Mapping[str, Any]) -> RecordedDataset | None:
+    """Return the dataset that exists; None if a recording has failed before its first episode.
+
+    Sessions with any seed may add to a dataset of sessions.
+    """
     try:
         dataset = RecordedDataset(folder)
     except ValueError as error:
@@ -120,11 +128,10 @@ def _opened(folder: Path, origin: Mapping[str, Any], receipt: Mapping[str, Any] 
         dataset.close()
         return None
     for name, value in origin.items():
-        if known.get(name) != value and not (name == "seed" and value is None):
+        if known.get(name) != value and not (name == "seed" and (value is None or origin.get("agent") == CLIENT)):
             raise DatasetRefusedError(
                 "DATASET_DIFFERS", f"expected {name} {known.get(name)!r}, as recorded, got {value!r}"
             )
-    dataset.note(state="recording", receipt=receipt)
     return dataset
 
 

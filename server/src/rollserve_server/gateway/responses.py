@@ -12,7 +12,7 @@ from rollserve_server.envs import space_to_proto
 from rollserve_server.errors import DomainError
 from rollserve_server.futures import in_background, in_request_thread
 from rollserve_server.gateway.audit import note_agent_update
-from rollserve_server.gateway.messages.accounts import account_to_proto, moments_to_proto
+from rollserve_server.gateway.messages.accounts import account_to_proto, moments_to_proto, recording_to_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_to_proto, population_evaluation_to_proto
 from rollserve_server.pool import (
     Account,
@@ -23,6 +23,7 @@ from rollserve_server.pool import (
     Evaluation,
     MessageFormat,
     Progress,
+    Recorded,
     StreamRound,
 )
 from rollserve_wire.environments import reproducibility_to_proto
@@ -69,7 +70,9 @@ _RECORD_FIELDS = {
 }
 """Lists of `GetMetricsResponse`, and the field of a record that each has."""
 
-PoolItem = AgentUpdated | Beginning | Delivery | Progress | Account | Evaluation | StreamRound | EpisodeRecords
+PoolItem = (
+    AgentUpdated | Beginning | Delivery | Progress | Account | Evaluation | StreamRound | EpisodeRecords | Recorded
+)
 """Anything that a pool yields for a client."""
 
 
@@ -98,6 +101,8 @@ def response_of(kind: type[Message], item: object, ring: Ring | None = None) -> 
         case StreamRound():
             moments = moments_to_proto(item.account.moments)
             content = {"round": message_from_record(pb.StreamRound, item, **moments)}
+        case Recorded():
+            content = {"recording": recording_to_proto(item)}
         case Evaluation() if kind is pb.EvaluateResponse:
             content = {"evaluation": evaluation_to_proto(item)}
         case Evaluation():

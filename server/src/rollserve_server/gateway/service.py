@@ -62,6 +62,7 @@ from rollserve_server.gateway.requests.parsing import (
 )
 from rollserve_server.gateway.requests.reader import (
     agent_update_scopes,
+    driving_scopes,
     evaluation_scopes,
     reading_scopes,
     recording_scopes,
@@ -74,7 +75,16 @@ from rollserve_server.gateway.rpcs.rpc import SERVICE, Bound, Bounds, Rpc
 from rollserve_server.identity import ANONYMOUS, Scope
 from rollserve_server.machine import memory_bytes
 from rollserve_server.metrics import figures_of
-from rollserve_server.pool import DISCARD, MAX_STREAMS, DrivenStep, DriveResumption, StreamClient, saved_sampler_parts
+from rollserve_server.pool import (
+    DISCARD,
+    MAX_STREAMS,
+    DrivenStep,
+    DriveRequest,
+    DriveResumption,
+    SessionReading,
+    StreamClient,
+    saved_sampler_parts,
+)
 from rollserve_wire.reasons import Reason
 from rollserve_wire.v1 import agent_versions_pb2, samplers_pb2, settings_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -100,7 +110,6 @@ if TYPE_CHECKING:
         Account,
         AgentUpdate,
         Drive,
-        DriveRequest,
         EnvUpdate,
         EpisodeRecords,
         EvaluationRequest,
@@ -396,10 +405,15 @@ class SamplerService:
             listening.cancel()
 
     async def drive_environments(
-        self, rpc: OpenRpc, sampler: Sampler, request: DriveRequest | DriveResumption
+        self, rpc: OpenRpc, sampler: Sampler, request: DriveRequest | DriveResumption | SessionReading
     ) -> AsyncGenerator[PoolItem | bytes, None]:
         """Answer `DriveEnvironments`."""
-        drive = sampler.pool.drive(request, self._rpcs.stall_seconds, rpc.charged_to[1:])
+        drive = await self._drive(rpc, sampler, request)
+        if isinstance(request, SessionReading):
+            async with contextlib.aclosing(self._session_rounds(rpc, drive, request)) as rounds:
+                async for each in rounds:
+                    yield each
+            return
         num_rounds = request.num_rounds if isinstance(request, DriveResumption) else 0
         listening = in_background(
             self._listen(rpc, lambda data: _take_later(drive, data), drive.end_with_stream, _MAX_ACTIONS_BYTES)
@@ -410,6 +424,38 @@ class SamplerService:
                     yield driven_step_to_bytes(item) if isinstance(item, DrivenStep) else item
         finally:
             listening.cancel()
+
+    async def _session_rounds(
+        self, rpc: OpenRpc, drive: Drive, request: SessionReading
+    ) -> AsyncGenerator[PoolItem, None]:
+        """Yield the rounds of a session to a client that reads them."""
+        take = functools.partial(_take_from_reader, drive)
+        listening = in_background(self._listen(rpc, take, lambda: None, _MAX_RECEIPT_BYTES))
+        try:
+            async with contextlib.aclosing(drive.read_items(request.num_rounds)) as items:
+                async for item in items:
+                    yield item
+        finally:
+            listening.cancel()
+
+    async def _drive(
+        self, rpc: OpenRpc, sampler: Sampler, request: DriveRequest | DriveResumption | SessionReading
+    ) -> Drive:
+        """Return the session of a request, with a place for its recording if it has one."""
+        arguments, recorder = (self._rpcs.stall_seconds, rpc.charged_to[1:]), None
+        if not isinstance(request, DriveRequest) or request.dataset is None:
+            drive = sampler.pool.drive(request, *arguments)
+            if drive.recorder is not None:  # which goes on in this stream
+                await self._bounds.admit(_RECORDINGS, sampler, rpc)
+            return drive
+        await self._bounds.admit(_RECORDINGS, sampler, rpc)
+        with within("spec"):
+            request, recorder = await self._recordings.begin_session(request, request.dataset, sampler.pool)
+        try:
+            return sampler.pool.drive(request, *arguments, recorder)
+        except DomainError as error:
+            await recorder.end(error)
+            raise
 
     def evaluate(self, rpc: OpenRpc, sampler: Sampler, request: EvaluationRequest) -> AsyncGenerator[PoolItem, None]:
         """Answer `Evaluate`."""
@@ -508,6 +554,21 @@ def _take_later(drive: Drive, data: bytes) -> None:
             raise InvalidValueError.of("content", expected=expected, got=got or "none")
 
 
+def _take_from_reader(drive: Drive, data: bytes) -> None:
+    """Have a session heed a message of its reader, which is not the first; raise InvalidValueError."""
+    message = parse(pb.DriveEnvironmentsRequest, data)
+    assert drive.rounds is not None  # noqa: S101  # it has a reader
+    match message.WhichOneof("content"):
+        case "receipt":
+            with within("receipt"):
+                drive.rounds.take(message.receipt.round_count)
+        case "session_end" if message.session_end.has_account:
+            drive.rounds.has_all.set()
+        case got:
+            expected = "a receipt, or a session_end with has_account, in each later message of a reader"
+            raise InvalidValueError.of("content", expected=expected, got=got or "none")
+
+
 def _changes_to_proto(changes: Mapping[str, Change], rpc: OpenRpc) -> Iterator[settings_pb2.SettingChange]:
     """Yield changes of settings; only a client that has proved who it is learns the values."""
     is_known = rpc.principal is not None and rpc.principal.is_known
@@ -579,6 +640,7 @@ RPCS = (
         drive_request_from_proto,
         parse=parse_drive_spec,
         field="spec",
+        further=driving_scopes,
     ),
     Rpc("RenderEpisode", Scope.SAMPLE, _S.render_episode, render_request_from_proto, bound=_VIDEOS),
     Rpc(

@@ -19,9 +19,9 @@ from rollserve_server.pool.calls.samplings import Samplings
 from rollserve_server.pool.calls.stream import Streams
 from rollserve_server.pool.journal.journal import NextJournal
 from rollserve_server.pool.parts import PoolParts, decide, reloaded
-from rollserve_server.pool.requests import ANY_VERSIONS, DriveResumption
+from rollserve_server.pool.requests import ANY_VERSIONS, DriveResumption, SessionReading
 from rollserve_server.pool.resizing import Resizing
-from rollserve_server.pool.results import PoolStatus, WorkerStatus
+from rollserve_server.pool.results import PoolStatus, Recorder, WorkerStatus
 from rollserve_server.pool.saving import journal_header, journal_state, restore_into, save, settings_of, take_over
 from rollserve_server.pool.scaler import Scaler
 from rollserve_server.pool.takeover import check_left, reconcile
@@ -539,29 +539,39 @@ class Pool:
         return self._streams.stream(request, client, receiver)
 
     def drive(
-        self, request: DriveRequest | DriveResumption, max_idle_seconds: float, owner: Sequence[str] = ()
+        self,
+        request: DriveRequest | DriveResumption | SessionReading,
+        max_idle_seconds: float,
+        owner: Sequence[str] = (),
+        recorder: Recorder | None = None,
     ) -> Drive:
         """Return a session, in which a client acts step by step: a new one, or one that another stream has begun.
 
-        Its `items` are the beginning, a `DrivenStep` for each step that actions are wanted for, for each round its
-        deliveries and then the round itself, with progress between them, and at last the account. Closing the iterator
-        early ends the session, unless it has a lease.
+        For the client that acts, its `items` are the beginning, a `DrivenStep` for each step that actions are wanted
+        for, for each round its deliveries and then the round itself, with progress between them, and at last what was
+        recorded, and the account. Closing the iterator early ends the session, unless it has a lease. For a client that
+        reads, `read_items` has the rounds and the account.
 
         Args:
             request: the request.
             max_idle_seconds: how long the client may take for the actions of a step.
             owner: whom the session belongs to, who alone takes it up.
+            recorder: what takes the rounds in place of the client, and ends with the session; None for nothing.
 
         Raises:
             NotFoundError: no session of the owner's has the token.
+            InvalidValueError: there are no rounds for a reader.
             InvalidValueError, NotReadyError, DomainError: as of `sample`, from `items`, also for a later round.
         """
         self._check_open()
-        if isinstance(request, DriveResumption):
+        if isinstance(request, DriveResumption | SessionReading):
             found = self._drives.get(request.token)
             if found is None or found.owner != owner:
                 text = "expected the token of a session that has not ended, got another one"
                 raise NotFoundError(text, reason=Reason.SESSION_NOT_FOUND)
+            if isinstance(request, SessionReading) and found.rounds is None:
+                expected, got = "the token of a session with to_reader", "one of a session without"
+                raise InvalidValueError.of("reading.token", expected=expected, got=got)
             return found
         self._parts.workers.check_enough()
         drive = Drive(
@@ -570,6 +580,7 @@ class Pool:
             request,
             owner,
             max_idle_seconds,
+            recorder,
             forget=lambda drive: self._drives.pop(drive.token, None),
         )
         if drive.token:

@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,7 @@ __all__ = [
     "Fragments",
     "InAll",
     "MessageFormat",
+    "NewDataset",
     "PolicyUpdate",
     "PolicyUpdates",
     "PopulationRequest",
@@ -45,6 +46,7 @@ __all__ = [
     "RowUpdates",
     "SampleRequest",
     "SamplingOptions",
+    "SessionReading",
     "StreamBounds",
     "StreamClient",
     "StreamRequest",
@@ -352,6 +354,18 @@ class StreamRequest:
     return_discount: float | None = None
 
 
+class NewDataset(NamedTuple):
+    """A dataset that is recorded.
+
+    Attributes:
+        id: its id.
+        metadata: what it says about itself if it is new, by Minari's names.
+    """
+
+    id: str
+    metadata: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class DriveRequest:
     """A request for a session, in which the client acts.
@@ -365,6 +379,8 @@ class DriveRequest:
         return_spaces: whether the beginning has the environment's spaces.
         min_ready: number of rows that are enough to tell the client of a step; 0 if all rows step together.
         lease_seconds: how long the session outlives the stream of its client.
+        dataset: the dataset that is recorded, instead of delivering rounds; None for none.
+        to_reader: whether another client gets the rounds, by a `SessionReading`.
     """
 
     rounds: RowFragments
@@ -375,6 +391,8 @@ class DriveRequest:
     return_spaces: bool = False
     min_ready: int = 0
     lease_seconds: float = 0.0
+    dataset: NewDataset | None = None
+    to_reader: bool = False
 
 
 @dataclass(frozen=True)
@@ -384,6 +402,19 @@ class DriveResumption:
     Attributes:
         token: the session's token.
         num_rounds: number of rounds that the client has got.
+    """
+
+    token: str
+    num_rounds: int = 0
+
+
+@dataclass(frozen=True)
+class SessionReading:
+    """A request for the rounds of a session that another client acts in.
+
+    Attributes:
+        token: the session's token.
+        num_rounds: number of rounds of the session that the client has got.
     """
 
     token: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rollserve_server.pool.accounts import WorkerTotals
 
@@ -32,6 +32,8 @@ __all__ = [
     "Evaluation",
     "PoolStatus",
     "Progress",
+    "Recorded",
+    "Recorder",
     "ShownRows",
     "StreamRound",
     "WorkerStatus",
@@ -84,6 +86,30 @@ class Delivery:
 
     buffer: NDArray[np.uint8]
     messages: Sequence[Message]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a recording has made of a dataset; see `Recording` in `protos/rollserve/v1/datasets.proto`."""
+
+    dataset: str
+    num_episodes: int
+    num_steps: int
+    num_bytes: int
+    num_added_episodes: int
+    num_added_steps: int
+    seed: int
+    next_episode_index: int
+
+
+class Recorder(Protocol):
+    """What takes the rounds of a session in place of its client."""
+
+    async def add(self, delivery: Delivery) -> None:
+        """Take a delivery, once there is room; raise DomainError if it cannot be kept."""
+
+    async def end(self, error: BaseException | None = None) -> Recorded:
+        """Keep the rest, and end, because of an error if there is one. May be called more than once."""
 
 
 @dataclass(frozen=True)

@@ -362,7 +362,10 @@ class InstalledAgents:
         held = self._specs.get(version)
         assert held is None or isinstance(held, PolicySet)  # noqa: S101  # the pool has checked that it fits
         return self._built_policies(
-            with_external(held, kinds), exploration, envs, clients=dict.fromkeys(kinds, external)
+            with_external(held, kinds, external.policy_version),
+            exploration,
+            envs,
+            clients=dict.fromkeys(kinds, external),
         )
 
     def built_population(

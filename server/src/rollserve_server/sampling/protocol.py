@@ -553,11 +553,13 @@ class External(NamedTuple):
         infos: infos that come with each step's actions.
         shows_infos: whether the client gets the environments' infos of each step.
         agents: names of the agents that the client acts for, where there are many; in a request, none for all of them.
+        policy_version: version of the client's policy, which comes with its first actions in a call.
     """
 
     infos: tuple[InfoSpec, ...] = ()
     shows_infos: bool = False
     agents: tuple[str, ...] = ()
+    policy_version: int = 0
 
 
 class DrivenActions(NamedTuple):
@@ -621,6 +623,11 @@ class FragmentAssignment:
     def acting(self) -> tuple[int, Exploration, External | None]:
         """What determines who acts, and how."""
         return self.policy_version, self.exploration, self.external
+
+    @property
+    def recorded_version(self) -> int:
+        """Version of what acts in rows with one agent."""
+        return self.policy_version if self.external is None else self.external.policy_version
 
 
 @dataclass(frozen=True)

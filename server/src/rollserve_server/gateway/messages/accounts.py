@@ -9,12 +9,12 @@ import numpy as np
 from rollserve_server.errors import without_folders
 from rollserve_wire.records import message_from_record
 from rollserve_wire.tensors import tensor_to_proto
-from rollserve_wire.v1 import episode_batch_pb2
+from rollserve_wire.v1 import datasets_pb2, episode_batch_pb2
 
 if TYPE_CHECKING:
-    from rollserve_server.pool import Account, DeliveredMoments, FailedEpisode, FormMoments
+    from rollserve_server.pool import Account, DeliveredMoments, FailedEpisode, FormMoments, Recorded
 
-__all__ = ["account_to_proto", "moments_to_proto"]
+__all__ = ["account_to_proto", "moments_to_proto", "recording_to_proto"]
 
 
 def account_to_proto(account: Account, *, shared_message_bytes: int = 0) -> episode_batch_pb2.Account:
@@ -35,6 +35,20 @@ def account_to_proto(account: Account, *, shared_message_bytes: int = 0) -> epis
         failed_episode_count=account.env_failures.num_skipped,
         episode_failures=map(_failed_episode_to_proto, account.env_failures.reported.values()),
         **moments_to_proto(account.moments),
+    )
+
+
+def recording_to_proto(recorded: Recorded) -> datasets_pb2.Recording:
+    """Return what a recording has made of a dataset, without the account of a call."""
+    return datasets_pb2.Recording(
+        dataset=recorded.dataset,
+        episode_count=recorded.num_episodes,
+        step_count=recorded.num_steps,
+        byte_count=recorded.num_bytes,
+        added_episode_count=recorded.num_added_episodes,
+        added_step_count=recorded.num_added_steps,
+        seed=recorded.seed,
+        next_episode_index=recorded.next_episode_index,
     )
 
 

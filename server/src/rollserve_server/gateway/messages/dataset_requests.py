@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from rollserve_wire.v1 import datasets_pb2 as pb2
     from rollserve_wire.v1 import sampler_service_pb2 as pb
 
-__all__ = ["ReadRequest", "RecordingRequest", "read_request_from_proto", "recording_request_from_proto"]
+__all__ = [
+    "ReadRequest",
+    "RecordingRequest",
+    "metadata_from_proto",
+    "read_request_from_proto",
+    "recording_request_from_proto",
+]
 
 _MAX_EPISODES = 1 << 40
 _MAX_SOURCES, _MAX_BATCH, _MAX_SHUFFLED = 64, 1 << 20, 1 << 24
@@ -63,7 +69,17 @@ def recording_request_from_proto(request: pb.RecordDatasetRequest, _: Collection
             raise InvalidValueError.of("amount", expected="episode_count or step_count", got="none")
     with in_field("options"):
         sampling_options = _options_from_proto(request.options, _REFUSED)
-    about = request.description
+    return RecordingRequest(
+        request.dataset,
+        target,
+        sampling_options,
+        optional(request.options, "worker_count"),
+        metadata_from_proto(request.description),
+    )
+
+
+def metadata_from_proto(about: pb2.DatasetDescription) -> Mapping[str, Any]:
+    """Return what a dataset says about itself, by Minari's names."""
     metadata = {
         "author": sorted(set(about.authors)),
         "author_email": sorted(set(about.author_emails)),
@@ -71,13 +87,7 @@ def recording_request_from_proto(request: pb.RecordDatasetRequest, _: Collection
         "description": about.description,
         "code_permalink": about.code_permalink,
     }
-    return RecordingRequest(
-        request.dataset,
-        target,
-        sampling_options,
-        optional(request.options, "worker_count"),
-        {name: value for name, value in metadata.items() if value},
-    )
+    return {name: value for name, value in metadata.items() if value}
 
 
 @dataclass(frozen=True)

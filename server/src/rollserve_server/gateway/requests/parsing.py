@@ -94,11 +94,12 @@ def parse_receipt(data: bytes) -> int:
     return message.receipt.round_count
 
 
-def parse_drive_spec(data: bytes) -> pb.DriveSpec | pb.DriveResumption:
+def parse_drive_spec(data: bytes) -> pb.DriveSpec | pb.DriveResumption | pb.SessionReading:
     """Return what the first message of `DriveEnvironments` asks for."""
-    expected = "a spec or a resumption in the first message"
-    message = _parse_content(pb.DriveEnvironmentsRequest, data, ("spec", "resumption"), expected)
-    return message.resumption if message.HasField("resumption") else message.spec
+    contents, expected = ("spec", "resumption", "reading"), "a spec, a resumption or a reading in the first message"
+    message = _parse_content(pb.DriveEnvironmentsRequest, data, contents, expected)
+    found: pb.DriveSpec | pb.DriveResumption | pb.SessionReading = getattr(message, message.WhichOneof("content") or "")
+    return found
 
 
 def _parse_content(kind: type[_Q], data: bytes, contents: Collection[str], expected: str) -> _Q:

@@ -32,6 +32,7 @@ __all__ = [
     "RequestReader",
     "Restoration",
     "agent_update_scopes",
+    "driving_scopes",
     "evaluation_scopes",
     "read_saved_file",
     "reading_scopes",
@@ -131,6 +132,12 @@ def agent_update_scopes(request: pb.UpdateAgentRequest | ParametersUpdate) -> _N
     """Yield what an update needs for a pickle."""
     if isinstance(request, pb.UpdateAgentRequest) and has_pickle(request):
         yield _PICKLE
+
+
+def driving_scopes(request: pb.DriveSpec | pb.DriveResumption | pb.SessionReading) -> _Needed:
+    """Yield what a session needs for its dataset."""
+    if isinstance(request, pb.DriveSpec) and request.dataset:
+        yield Scope.DATA_WRITE, "a session that is recorded to a dataset"
 
 
 def evaluation_scopes(request: pb.EvaluateRequest | pb.EvaluatePopulationRequest) -> _Needed:

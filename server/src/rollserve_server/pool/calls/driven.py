@@ -32,10 +32,12 @@ class DrivenCall(FragmentCall):
     Attributes:
         show: called with a worker and what it has to show, once it has made all steps whose actions have come.
         continues: whether rows go on that the client has seen before the call.
+        policy_version: version of the client's policy, which all steps of the call have; None before the first one.
     """
 
     show: Callable[[int, DrivenRows], None]
     continues: bool = False
+    policy_version: int | None = None
     _has_stopped: bool = False
 
     def begin(self, show: Callable[[int, DrivenRows], None], *, continues: bool) -> None:
@@ -62,16 +64,26 @@ class DrivenCall(FragmentCall):
         """Whether a worker's rows have steps left to make."""
         return not self._has_ended and len(self._actions[worker]) < self._num_row_steps
 
-    def act(self, worker: int, actions: DrivenActions) -> None:
-        """Make the next step of a worker's rows.
+    def act(self, worker: int, actions: DrivenActions, policy_version: int) -> None:
+        """Make the next step of a worker's rows; all steps have the same version of the policy.
 
         The order goes to the worker at once, and its report is taken as it comes, because waking up whoever waits for
         it would take longer than the step. Where the worker is missing, or it is not the call's turn, its driver goes
         on with it.
         """
+        if self.policy_version is None:
+            self._use_version(policy_version)
         self._actions[worker].append(actions)
         if not self._order_at_once(self._workers[worker]):
             self._notify()
+
+    def _use_version(self, policy_version: int) -> None:
+        external = self._request.external
+        assert external is not None  # noqa: S101  # the request is a client's
+        self.policy_version = policy_version
+        self._request = dataclasses.replace(self._request, external=external._replace(policy_version=policy_version))
+        if not self._policy_version:  # no policy of the sampler acts beside the client's
+            self.account.policy_version = policy_version
 
     def _order_at_once(self, state: FragmentWorker) -> bool:
         """Send a worker its next order; return whether that was possible."""

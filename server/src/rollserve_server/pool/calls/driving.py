@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import secrets
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from rollserve_server.futures import failure_of, in_background
 from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.driven import DrivenCall
 from rollserve_server.pool.calls.samplings import StreamSequence, in_spec, stream_round
+from rollserve_server.pool.calls.session_rounds import SessionRounds
 from rollserve_server.pool.calls.step_actions import ActionForm, check_info_size, driven_agents
 from rollserve_server.pool.requests import ANY_VERSIONS, SampleRequest
 from rollserve_server.pool.results import Delivery, DrivenStep, Progress, ShownRows, StreamRound
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.calls.step_actions import StepActions
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.requests import DriveRequest
-    from rollserve_server.pool.results import Beginning
+    from rollserve_server.pool.results import Beginning, Recorded, Recorder
     from rollserve_server.sampling import DrivenRows, External
 
 __all__ = ["Drive"]
@@ -84,6 +86,8 @@ class Drive:
         account: what became of the steps; complete at the end.
         token: what takes the session up in another stream; empty for one that ends with its stream.
         owner: whom the session belongs to, who alone takes it up.
+        recorder: what takes the rounds in place of the client; None for nothing.
+        rounds: rounds for another client that reads them; None if the client itself gets them.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Drive:
         request: DriveRequest,
         owner: Sequence[str],
         max_idle_seconds: float,
+        recorder: Recorder | None,
         forget: Callable[[Drive], object],
     ) -> None:
         """Begin nothing yet.
@@ -103,11 +108,15 @@ class Drive:
             request: the request.
             owner: whom the session belongs to.
             max_idle_seconds: how long the client may take for the actions of a step.
+            recorder: what takes the rounds in place of the client, and ends with the session; None for nothing.
             forget: is called when the session is over.
         """
         self.account = Account(0, 0, 0, 0, [])
         self.token = secrets.token_urlsafe(24) if request.lease_seconds else ""
         self.owner = owner
+        self.recorder = recorder
+        self.rounds = SessionRounds() if request.to_reader else None
+        self._recorded: Recorded | None = None
         self._parts, self._samplings = parts, samplings
         self._request = request
         self._client = _Client(self._expire)
@@ -132,7 +141,9 @@ class Drive:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._lease_timer: asyncio.TimerHandle | None = None
         self._running: asyncio.Task[None] | None = None
-        self._num_streams = 0
+        self._num_streams = self._num_readers = 0
+        self._is_read = self._has_left = False  # whether there is a reader; and the client needs nothing more
+        self._reader_timer: asyncio.TimerHandle | None = None
         self._began = time.monotonic()
 
     # What the client sends.
@@ -155,6 +166,7 @@ class Drive:
         if self._sent:
             self._forget_sent(lambda step, _: step < actions.step)
         self._make_steps()
+        self._end_round_if_wanted()
 
     def end_fragment(self) -> None:
         """End the present fragments with the last steps, unless they have ended by themselves there."""
@@ -178,15 +190,15 @@ class Drive:
         if self._call is not None and self._rows is not None:
             if self._rows.await_nobody and not self._wants_end:
                 self._rows.go_on()
-            for worker, actions in self._rows.taken_for(self._call.takes_actions):
+            for worker, taken in self._rows.taken_for(self._call):
                 self._stop_idling()
-                self._call.act(worker, actions)
+                self._call.act(worker, taken.actions, taken.policy_version)
 
     # What it gets.
 
     async def items(
         self, receiver: Receiver, num_rounds: int = 0
-    ) -> AsyncGenerator[Beginning | DrivenStep | Delivery | StreamRound | Progress | Account, None]:
+    ) -> AsyncGenerator[Beginning | DrivenStep | Delivery | StreamRound | Progress | Recorded | Account, None]:
         """Yield what is to be sent to a client; see `Pool.drive`.
 
         Args:
@@ -215,10 +227,10 @@ class Drive:
                     break
                 self._notify()  # there is room
                 if not await self._wait():
-                    yield Progress(self.account.num_simulated_steps, num_rounds=self.account.num_rounds)
-            self._parts.row_sequences.dropped.report(self.account)
-            self.account.elapsed_seconds = time.monotonic() - self._began
+                    yield self._progress()
             await self._stack.aclose()  # others can have the rows, however late the client takes the account
+            if self._recorded is not None:
+                yield self._recorded
             yield self.account
             if self.token:
                 with contextlib.suppress(TimeoutError):
@@ -230,6 +242,67 @@ class Drive:
         finally:
             if stream == self._num_streams:
                 await self._leave(is_complete=is_complete)
+
+    async def read_items(
+        self, num_rounds: int = 0
+    ) -> AsyncGenerator[Beginning | Delivery | StreamRound | Progress | Account, None]:
+        """Yield the beginning, the rounds and the account to a client that reads them, with progress between them.
+
+        Args:
+            num_rounds: number of rounds of the session that it has got before.
+        """
+        rounds = self.rounds
+        assert rounds is not None and self._beginning is not None  # noqa: PT018, S101  # the client knows the token
+        with within("reading"):
+            rounds.begin(num_rounds)
+        self._num_readers += 1
+        reader, is_complete = self._num_readers, False
+        self._is_read = True
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+        self._notify()  # another stream has lost the rounds
+        try:
+            yield self._beginning
+            while True:
+                while reader == self._num_readers and (item := rounds.next()) is not None:
+                    yield item
+                if reader != self._num_readers:
+                    text = "the session's rounds go on in another stream, which has asked for them"
+                    raise NotReadyError(text, reason=Reason.SESSION_TAKEN)
+                if self._failure is not None:
+                    raise copy.copy(self._failure)  # which the other client gets, too
+                if self._is_over:
+                    break
+                if not await self._wait():
+                    yield self._progress()
+            yield self.account
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(rounds.has_all.wait(), self._request.lease_seconds)
+            is_complete = True
+        except Exception:
+            is_complete = reader == self._num_readers  # the client gets to know the error
+            raise
+        finally:
+            if reader == self._num_readers:
+                self._is_read = False
+                if is_complete:
+                    rounds.has_all.set()
+                self._forget_if_read()
+
+    def _forget_if_read(self) -> None:
+        """Forget a session that its client has left, once a reader has all or does not come within the lease."""
+        if not self._has_left or self._is_read:
+            return
+        if self.rounds is None or self.rounds.has_all.is_set():
+            self._forget(self)
+        else:
+            loop = asyncio.get_running_loop()
+            self._reader_timer = loop.call_later(self._request.lease_seconds, self._forget, self)
+
+    def _progress(self) -> Progress:
+        waits = self.rounds is not None and not self.rounds.has_room
+        account, waiting_for = self.account, "a reader of the session's rounds" if waits else ""
+        return Progress(account.num_simulated_steps, num_rounds=account.num_rounds, waiting_for=waiting_for)
 
     def _come_back(self, receiver: Receiver) -> None:
         """Have a stream's client hold the session from now on."""
@@ -243,24 +316,39 @@ class Drive:
     async def _leave(self, *, is_complete: bool) -> None:
         """End the session, or wait for its client until the lease is over."""
         if is_complete or not self.token:
-            await self.close()
+            await self._finish()
             return
         self._stop_idling()
         self._client.is_away, self._client.awaited_since = True, time.monotonic()
         self._lease_timer = asyncio.get_running_loop().call_later(self._request.lease_seconds, self._expire)
 
     def _expire(self) -> None:
-        in_background(self.close())
+        if not self._is_over:
+            text = "the client of the session did not come back within its lease"
+            self._failure = self._failure or ClientStalledError(text)
+        in_background(self._finish())
+
+    async def _finish(self) -> None:
+        """End the session, whose client needs nothing more."""
+        await self._stop()
+        self._has_left = True
+        self._forget_if_read()
 
     async def close(self) -> None:
-        """End the session at once. May be called more than once."""
+        """End the session at once, also for a reader. May be called more than once."""
         self._forget(self)
+        await self._stop()
+
+    async def _stop(self) -> None:
+        """Stop sampling, with what was recorded until now."""
         self._stop_idling()
         if self._lease_timer is not None:
             self._lease_timer.cancel()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+        if self.recorder is not None:
+            await self.recorder.end(self._failure or asyncio.CancelledError())
         await self._stack.aclose()
 
     def _next_item(self) -> Beginning | DrivenStep | Delivery | StreamRound | Progress:
@@ -315,14 +403,19 @@ class Drive:
         try:
             while not self._wants_end or (self._rows is not None and self._rows.has_taken):
                 await self._run_round()
+            if self.recorder is not None:
+                self._recorded = await self.recorder.end()
+            self._parts.row_sequences.dropped.report(self.account)
+            self.account.elapsed_seconds = time.monotonic() - self._began
             self._is_over = True
         except BaseException as error:  # raised where items are awaited
-            self._failure = failure_of(error)
+            self._failure = self._failure or failure_of(error)
         finally:
             self._notify()
 
     async def _run_round(self) -> None:
         request, turn = self._request, self._samplings.admission.new_turn()
+        version = 0 if self._rows is None else self._rows.policy_version
         async with contextlib.AsyncExitStack() as stack:
             await self._samplings.admit_round(stack, self._client, turn, has_begun=self._rows is not None)
             stack.callback(self._parts.versions.evict)
@@ -331,7 +424,7 @@ class Drive:
                 request.messages,
                 self._options,
                 num_workers=request.num_workers,
-                external=self._external,
+                external=self._external._replace(policy_version=version),  # as long as no actions say otherwise
             )
             with in_spec():
                 call = await self._samplings.begin(wanted, stack, self._sequence)
@@ -348,14 +441,41 @@ class Drive:
                     self._make_steps()
                     self._end_round_if_wanted()
                     async for item in items:
-                        while len(self._ready) >= _MAX_WAITING_ITEMS:
-                            await self._changed.wait()
-                        self._ready.append(item)
-                        self._notify()
+                        if self.recorder is not None and isinstance(item, Delivery):
+                            await self.recorder.add(item)
+                            continue
+                        await self._wait_for_room()
+                        self._put(item)
             finally:
                 self._call = None
                 self.account.add_round(call.account, None)
             self._end_round(call)
+
+    async def _wait_for_room(self) -> None:
+        """Wait until the client, or whoever reads the rounds, has room for more of them."""
+        rounds = self.rounds
+        if rounds is None:
+            while len(self._ready) >= _MAX_WAITING_ITEMS:
+                await self._changed.wait()
+            return
+        while not rounds.has_room:
+            self._client.awaited_since = self._client.awaited_since or time.monotonic()  # others may run meanwhile
+            rounds.were_taken.clear()
+            try:
+                await asyncio.wait_for(rounds.were_taken.wait(), self._max_idle_seconds)
+            except TimeoutError:
+                text = f"no reader took rounds of the session for {self._max_idle_seconds:g} s, which waits for one"
+                raise ClientStalledError(text) from None
+            if not self._client.is_away:
+                self._client.awaited_since = None
+
+    def _put(self, item: Delivery | StreamRound | Progress) -> None:
+        """Have a part of a round sent, or progress."""
+        if self.rounds is None or isinstance(item, Progress):
+            self._ready.append(item)
+        else:
+            self.rounds.add(item)
+        self._notify()
 
     def _begun(self, call: DrivenCall) -> _Rows:
         """Have the beginning sent; return the rows."""
@@ -380,9 +500,8 @@ class Drive:
             return
         number, self.account.num_rounds = self.account.num_rounds, self.account.num_rounds + 1
         self._parts.counters.count_round(call.account, is_sent=True)
-        if self._request.messages.columns is not None:
-            self._ready.append(stream_round(call, number, self._sequence.next_position(call)))
-            self._notify()
+        if self._request.messages.columns is not None and self.recorder is None:
+            self._put(stream_round(call, number, self._sequence.next_position(call)))
 
     def _show(self, worker: int, shown: DrivenRows) -> None:
         """Tell the client what a worker has to show, as soon as enough rows have something."""
@@ -403,10 +522,11 @@ class Drive:
             self._idle_timer = asyncio.get_running_loop().call_later(self._max_idle_seconds, self._stall)
 
     def _end_round_if_wanted(self) -> None:
-        """End the present round with the last steps, once they are shown, if the client wants it."""
+        """End the present round with the last steps, once they are shown, if the client wants it or acts otherwise."""
         if self._call is None or self._rows is None or not self._call.is_idle:
             return
-        if self._wants_end or self._fragment_end > self._rows.num_steps_before:
+        is_wanted = self._wants_end or self._fragment_end > self._rows.num_steps_before
+        if is_wanted or self._rows.has_another_version(self._call.policy_version):
             self._stop_idling()
             self._call.end()
 
@@ -437,6 +557,13 @@ class Drive:
         self._changed = asyncio.Event()
 
 
+class _Taken(NamedTuple):
+    """The next actions of a worker's rows, and the version of the client's policy."""
+
+    actions: DrivenActions
+    policy_version: int
+
+
 class _Rows:
     """The rows of a session: which of them wait for actions, and what the client has to get to know of them.
 
@@ -444,6 +571,7 @@ class _Rows:
 
     Attributes:
         num_shown: number of steps that the client was told of.
+        policy_version: version that the last actions came with.
     """
 
     def __init__(self, form: ActionForm, num_workers: int, worker_rows: int, min_ready: int) -> None:
@@ -459,15 +587,16 @@ class _Rows:
         # For each worker: steps whose actions have come; those among them of the rounds before; and of how many the
         # client was told, -1 for not even of the first observations.
         self._steps, self._before, self._shown = (np.full(num_workers, start, np.int64) for start in (0, 0, -1))
-        # By worker, what was shown last, and the next actions; and the workers that the client has not been told of.
+        # By worker, what was shown last, and the next actions in the order of their arrival; and the workers that the
+        # client has not been told of.
         self._latest: dict[int, ShownRows] = {}
-        self._taken: dict[int, DrivenActions] = {}
+        self._taken: dict[int, _Taken] = {}
         self._news: list[int] = []
         # By worker, what followed steps in which none of the client's agents acted; and how many actions are wanted of
         # each kind of agents.
         self._outcomes = [b""] * num_workers
         self._wanted: list[tuple[int, ...]] = [()] * num_workers
-        self.num_shown = 0
+        self.num_shown = self.policy_version = 0
 
     @property
     def num_steps(self) -> int:
@@ -494,9 +623,14 @@ class _Rows:
         """Whether all rows can make their next steps without the client, none of whose agents acts in them."""
         return not any(map(any, self._wanted)) and bool((self._shown == self._steps).all())
 
+    def has_another_version(self, policy_version: int | None) -> bool:
+        """Whether actions have come with another version than a round's; None for a round without steps."""
+        versions = {taken.policy_version for taken in self._taken.values()}
+        return policy_version is not None and bool(versions - {policy_version})
+
     def go_on(self) -> None:
         """Have the rows make their next steps without the client."""
-        self._take_all([DrivenActions((), ())] * len(self._wanted))
+        self._take_all([DrivenActions((), ())] * len(self._wanted), self.policy_version)
 
     def begin_round(self) -> None:
         """Count the steps of a round from now on."""
@@ -531,24 +665,33 @@ class _Rows:
 
     def take(self, actions: StepActions) -> bool:
         """Take actions; return whether there are any new ones. Raises InvalidValueError, and takes none then."""
+        version = self.policy_version if actions.policy_version is None else actions.policy_version
         if not self._min_ready:
             if actions.step < self._steps[0]:
                 return False
-            self._take_all(self._form.divided(actions, self._wanted))
+            self._take_all(self._form.divided(actions, self._wanted), version)
             return True
         taken = self._form.of_rows(actions, self._steps, self._shown, self._size)
-        self._taken |= taken
+        if not taken:
+            return False
+        self.policy_version = version
+        self._taken |= {worker: _Taken(its, version) for worker, its in taken.items()}
         self._steps[list(taken)] += 1
-        return bool(taken)
+        return True
 
-    def taken_for(self, takes_actions: Callable[[int], bool]) -> Iterator[tuple[int, DrivenActions]]:
-        """Yield the workers that take actions now and have some, and these."""
-        for worker in [worker for worker in self._taken if takes_actions(worker)]:
-            yield worker, self._taken.pop(worker)
+    def taken_for(self, call: DrivenCall) -> Iterator[tuple[int, _Taken]]:
+        """Yield the workers that take actions now and have some, and these: up to those that end the call's round."""
+        for worker, taken in list(self._taken.items()):
+            if call.policy_version not in (None, taken.policy_version):
+                return
+            if call.takes_actions(worker):
+                del self._taken[worker]
+                yield worker, taken
 
-    def _take_all(self, workers: Sequence[DrivenActions]) -> None:
+    def _take_all(self, workers: Sequence[DrivenActions], version: int) -> None:
         """Take the actions of all rows."""
-        self._taken = dict(enumerate(workers))
+        self.policy_version = version
+        self._taken = {worker: _Taken(its, version) for worker, its in enumerate(workers)}
         self._steps += 1
 
     def _step(self) -> DrivenStep:

@@ -78,6 +78,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         in_flight = [state.in_flight for state in self._workers]
         super().__init__(parts, request, workforce, account, reached, in_flight)
         self._request: SampleRequest
+        self._policy_version = policy_version
         self._reports_actions = reproducibility is not Reproducibility.WORKER
         self.sequence = sequence
         self.is_patient = False
@@ -235,7 +236,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         messages = self._request.messages
         return FragmentAssignment(
             call_id=self._call_id,
-            policy_version=self.account.policy_version,
+            policy_version=self._policy_version,
             exploration=self._request.options.exploration,
             num_row_steps=state.num_row_steps,
             num_skipped_steps=state.num_skipped,

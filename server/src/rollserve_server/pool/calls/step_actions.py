@@ -46,6 +46,7 @@ class StepActions(NamedTuple):
         rows: (N,), the numbers of the rows; empty for all rows of all workers.
         counts: (N,), how many steps each of them has made; empty for all rows.
         agents: where there are many agents, the actions and infos of each kind of them, (A, …), in place of the others.
+        policy_version: version of the client's policy; None for the one of the actions before.
     """
 
     step: int
@@ -55,6 +56,7 @@ class StepActions(NamedTuple):
     rows: NDArray[np.int64]
     counts: NDArray[np.int64]
     agents: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]] = ()
+    policy_version: int | None = None
 
 
 def driven_agents(external: External, description: EnvDescription) -> External:

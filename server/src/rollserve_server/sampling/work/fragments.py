@@ -127,7 +127,7 @@ class FragmentWork:
                         messages = self._discard()
                 else:
                     encoding = Encoding(
-                        assignment.policy_version, self._worker_index, assignment.columns, self._evaluator
+                        assignment.recorded_version, self._worker_index, assignment.columns, self._evaluator
                     )
                     messages, buffer = self._write(encoding, assignment.max_message_bytes, order.write_bytes)
         except DomainError as error:
@@ -163,13 +163,16 @@ class FragmentWork:
         Raises:
             OverLimitError: the steps of the call do not fit into memory and disk.
         """
-        previous, self._assignment = self._assignment, assignment
+        previous, self._assignment, external = self._assignment, assignment, assignment.external
+        acts_on = previous is not None and previous.acting == assignment.acting
         if previous is not None and previous.call_id == assignment.call_id:
+            # The first actions may have brought another version, which policies by name are built with.
+            if external is not None and not acts_on and isinstance(self.envs, ManyEnvs):
+                self._drive(assignment, external, acts_on=False)
             return
         versions = assignment.policy_version, self.spec.env_version
-        acts_on = previous is not None and previous.acting == assignment.acting
-        if assignment.external is not None:
-            self._drive(assignment, assignment.external, acts_on=acts_on)
+        if external is not None:
+            self._drive(assignment, external, acts_on=acts_on)
         elif not acts_on:
             self.collector.set_agent(self._agents.built(*versions, assignment.exploration, self.envs))
         has_values = assignment.columns is not None and assignment.columns.last_values
@@ -184,7 +187,7 @@ class FragmentWork:
         self._has_reported_progress = False
 
     def _drive(self, assignment: FragmentAssignment, external: External, *, acts_on: bool) -> None:
-        """Let a client act in the call; `acts_on` if it acted alike in the one before."""
+        """Let a client act in the call; `acts_on` if it acted alike before."""
         if not isinstance(self.envs, ManyEnvs):
             assert isinstance(self.collector, AgentFragmentCollector)  # noqa: S101  # as these environments have
             self._driving = AgentDriving(external, self.collector, self.envs)
