@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-__all__ = ["DIALLED", "HostStart", "is_dialled"]
+__all__ = ["HostStart", "is_adapted", "is_dialled"]
 
-DIALLED = ("rows://", "rows+tls://")
-"""What the ids of environments begin with that hosts have which workers dial: `rows://HOST:PORT`."""
+_HOSTS = ("rows://", "rows+tls://")
+_OTHERS = ("dm_env_rpc://", "dm_env_rpc+tls://")
+"""What the ids of environments begin with whose servers speak protocols of their own, which a started host speaks."""
 
 
 @dataclass(frozen=True)
@@ -37,5 +38,10 @@ class HostStart:
 
 
 def is_dialled(env_id: str) -> bool:
-    """Whether an id names a host that workers dial."""
-    return env_id.startswith(DIALLED)
+    """Whether an id names a server that workers dial, or hosts that they start: `rows://HOST:PORT`."""
+    return env_id.startswith(_HOSTS + _OTHERS)
+
+
+def is_adapted(env_id: str) -> bool:
+    """Whether an id names a server of another protocol, which a host adapts: `dm_env_rpc://HOST:PORT`."""
+    return env_id.startswith(_OTHERS)
