@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 __all__ = ["HostStart", "is_adapted", "is_dialled"]
 
 _HOSTS = ("rows://", "rows+tls://")
-_OTHERS = ("dm_env_rpc://", "dm_env_rpc+tls://")
+_OTHERS = ("dm_env_rpc://", "dm_env_rpc+tls://", "openenv://", "openenv+tls://")
 """What the ids of environments begin with whose servers speak protocols of their own, which a started host speaks."""
 
 

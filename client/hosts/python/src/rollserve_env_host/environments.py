@@ -9,10 +9,11 @@ from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
-__all__ = ["DmEnvironment", "Environment", "environment_factory", "versions"]
+__all__ = ["DmEnvironment", "Environment", "environment_factory", "limits_of", "versions"]
 
 _PACKAGES = ("gymnasium", "gym", "dm_env", "dm_env_rpc", "numpy")
-_DM_ENV_RPC = ("dm_env_rpc://", "dm_env_rpc+tls://")
+_ADAPTERS = {"dm_env_rpc": ("dm_env_rpc", "DmEnvRpcEnvironment"), "openenv": ("openenv", "OpenEnvEnvironment")}
+"""Module and class of each protocol."""
 
 
 class Environment:
@@ -108,8 +109,8 @@ class Box:
     """A Box space, for environments that have no package with spaces."""
 
     def __init__(self, low: Any, high: Any, shape: Tuple[int, ...], dtype: Any) -> None:
-        self.low, self.high = np.broadcast_to(low, shape), np.broadcast_to(high, shape)
         self.shape, self.dtype = shape, np.dtype(dtype)
+        self.low, self.high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (low, high))
 
 
 class Discrete:
@@ -144,20 +145,30 @@ def environment_factory(name: str) -> Callable[[Mapping[str, Any]], Environment]
     Args:
         name: an id of gymnasium, or, where that is not installed, of gym; `gym:ID` for one of gym in any case;
             `module:name` for a class or function of a module, which makes an environment of gymnasium, gym or dm_env;
-            `dm_env_rpc://HOST:PORT` for a server of dm_env_rpc.
+            `dm_env_rpc://HOST:PORT` for a server of dm_env_rpc, `openenv://HOST:PORT` for one of OpenEnv.
 
     Raises:
         ImportError, AttributeError: there is no such module or name.
     """
-    if name.startswith(_DM_ENV_RPC):
-        adapter = importlib.import_module("rollserve_env_host.dm_env_rpc")
-        return lambda kwargs: adapter.DmEnvRpcEnvironment(name, **kwargs)
+    scheme, separator, _ = name.partition("://")
+    if separator and scheme.replace("+tls", "") in _ADAPTERS:
+        module, adapter = _ADAPTERS[scheme.replace("+tls", "")]
+        adapted = getattr(importlib.import_module("rollserve_env_host." + module), adapter)
+        return lambda kwargs: adapted(name, **kwargs)
     module_name, _, attribute = name.rpartition(":")
     if module_name not in ("", "gym", "gymnasium"):
         make = getattr(importlib.import_module(module_name), attribute)
         return lambda kwargs: _adapted(make, kwargs)
     package = _package(module_name)
     return lambda kwargs: Environment(lambda: package.make(attribute, **kwargs))
+
+
+def limits_of(dtype: Any) -> Tuple[Any, Any]:
+    """Return the least and the largest value of a dtype of numbers or truth values."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    return (-math.inf, math.inf) if dtype.kind == "f" else (False, True)
 
 
 def versions() -> Dict[str, str]:
@@ -198,14 +209,11 @@ def _space(spec: Any) -> Any:
     dtype = np.dtype(spec.dtype)
     if dtype.kind not in "biuf" or any(size < 0 for size in spec.shape):
         raise ValueError("{}: expected numbers of one shape, got {}".format(spec.name, spec))
-    if dtype.kind == "f":
-        limits: Tuple[Any, Any] = (-math.inf, math.inf)
-    else:
-        limits = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (False, True)
-    low, high = getattr(spec, "minimum", limits[0]), getattr(spec, "maximum", limits[1])
-    if dtype.kind in "iu" and not spec.shape and high < limits[1]:
+    lowest, highest = limits_of(dtype)
+    low, high = getattr(spec, "minimum", lowest), getattr(spec, "maximum", highest)
+    if dtype.kind in "iu" and not spec.shape and high < highest:
         return Discrete(int(high) - int(low) + 1, int(low))
-    return Box(np.asarray(low, dtype), np.asarray(high, dtype), tuple(spec.shape), dtype)
+    return Box(low, high, tuple(spec.shape), dtype)
 
 
 def _fitting(action: Any, spec: Any) -> Any:
