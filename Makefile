@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-PACKAGES := --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,hosts,mujoco,pettingzoo,tracing,video]' --editable client/hosts/python --editable conformance --group dev --group docs
+PACKAGES := --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,hosts,mujoco,pettingzoo,tracing,video]' --editable 'client/hosts/python[dm-env-rpc,openenv]' --editable conformance --group dev --group docs
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help

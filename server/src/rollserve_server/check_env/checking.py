@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rollserve_server.children import Lifeline, launching
+from rollserve_server.children import Lifeline, launching_module
 from rollserve_server.envs import Difference, ManyEnvs, RowEnvs, Trace, VectorEnvs, differences, make_rows
 from rollserve_server.settings import RowSettings
 from rollserve_wire.environments import EnvSpec, Reproducibility, env_spec_from_proto, env_spec_to_proto
@@ -138,16 +138,15 @@ def _run_on_one_env(spec: EnvSpec, seeds: Sequence[int], max_steps: int) -> list
 def _run_in_another_process(spec: EnvSpec, num_episodes: int, max_steps: int) -> list[Trace]:
     """Run `_run_on_fresh_envs` in a child process, with the seeds from 0."""
     request = json.dumps([env_spec_to_proto(spec).SerializeToString().hex(), num_episodes, max_steps])
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     with contextlib.closing(Lifeline()) as lifeline, lifeline.end() as end:
         answer = subprocess.run(  # noqa: S603
-            launching(end, "-m", "rollserve_server.check_env.checking", request),
+            launching_module(end, "rollserve_server.check_env.checking", request),
             pass_fds=[end],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             process_group=0,  # the group that the lifeline ends; Ctrl-C ends it with this process
             # With all variables: the other episodes ran in this process, and had them.
-            env={**os.environ, HASH_SEED_NAME: HASH_SEED, "PYTHONPATH": paths},
+            env={**os.environ, HASH_SEED_NAME: HASH_SEED},
             check=True,
         ).stdout
     traces: list[Trace] = pickle.loads(answer)  # noqa: S301  # from our own child process

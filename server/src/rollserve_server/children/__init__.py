@@ -6,6 +6,7 @@ from rollserve_server.children.lifeline import (
     Lifeline,
     launching,
     launching_command,
+    launching_module,
     variables_for_code,
     variables_for_models,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "Lifeline",
     "launching",
     "launching_command",
+    "launching_module",
     "live_by",
     "variables_for_code",
     "variables_for_models",

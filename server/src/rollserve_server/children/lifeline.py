@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sys
@@ -12,9 +13,22 @@ from pathlib import Path
 
 from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 
-__all__ = ["Lifeline", "launching", "launching_command", "variables_for_code", "variables_for_models"]
+__all__ = [
+    "Lifeline",
+    "launching",
+    "launching_command",
+    "launching_module",
+    "variables_for_code",
+    "variables_for_models",
+]
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
+_RUN_MODULE = """
+import json, runpy, sys
+sys.path[:] = json.loads(sys.argv[1])
+del sys.argv[1]
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
 
 _open: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 """Lifelines that this process has opened and not closed."""
@@ -66,6 +80,15 @@ def launching(end: int, *arguments: str, confined: bool = False) -> Sequence[str
         confined: whether the program has no network and cannot write files, as far as the kernel allows that.
     """
     return launching_command(end, (sys.executable, "-P", *arguments), confined=confined)
+
+
+def launching_module(end: int, module: str, *arguments: str) -> Sequence[str]:
+    """Return a command that runs a module as `launching` runs Python, with the paths that this process imports from.
+
+    A variable would tell them to all programs that the module starts, and to other versions of Python among these.
+    """
+    paths = json.dumps([path or os.getcwd() for path in sys.path])
+    return launching(end, "-c", _RUN_MODULE, paths, module, *arguments)
 
 
 def launching_command(end: int, command: Sequence[str], *, confined: bool = False) -> Sequence[str]:

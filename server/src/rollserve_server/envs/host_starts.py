@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 
 from rollserve_server.settings import SandboxSetting
 
-__all__ = ["DIALLED", "HostStart", "is_dialled"]
+__all__ = ["HostStart", "is_adapted", "is_dialled"]
 
-DIALLED = ("rows://", "rows+tls://")
-"""What the ids of environments begin with that hosts have which workers dial: `rows://HOST:PORT`."""
+_HOSTS = ("rows://", "rows+tls://")
+_OTHERS = ("dm_env_rpc://", "dm_env_rpc+tls://", "openenv://", "openenv+tls://")
+"""What the ids of environments begin with whose servers speak protocols of their own, which a started host speaks."""
 
 
 @dataclass(frozen=True)
@@ -42,5 +43,10 @@ class HostStart:
 
 
 def is_dialled(env_id: str) -> bool:
-    """Whether an id names a host that workers dial."""
-    return env_id.startswith(DIALLED)
+    """Whether an id names a server that workers dial, or hosts that they start: `rows://HOST:PORT`."""
+    return env_id.startswith(_HOSTS + _OTHERS)
+
+
+def is_adapted(env_id: str) -> bool:
+    """Whether an id names a server of another protocol, which a host adapts: `dm_env_rpc://HOST:PORT`."""
+    return env_id.startswith(_OTHERS)

@@ -14,7 +14,8 @@ __all__ = ["main"]
 def main() -> None:
     """Serve an environment: to the worker that has started this process, or to all that connect."""
     parser = argparse.ArgumentParser(prog="rollserve-env-host", description="Serve an environment to Rollserve.")
-    parser.add_argument("env", help="an id of gymnasium or gym, gym:ID, or module:NAME for a class or function")
+    ids = "an id of gymnasium or gym, gym:ID, module:NAME for a class or function, or dm_env_rpc:// or openenv://HOST:PORT"
+    parser.add_argument("env", help=ids)
     parser.add_argument("--listen", metavar="HOST:PORT", help="serve all workers that connect; port 0 takes a free one")
     arguments = parser.parse_args()
     make = environment_factory(arguments.env)

@@ -9,9 +9,11 @@ from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
-__all__ = ["Environment", "environment_factory", "versions"]
+__all__ = ["DmEnvironment", "Environment", "environment_factory", "limits_of", "versions"]
 
-_PACKAGES = ("gymnasium", "gym", "dm_env", "numpy")
+_PACKAGES = ("gymnasium", "gym", "dm_env", "dm_env_rpc", "numpy")
+_ADAPTERS = {"dm_env_rpc": ("dm_env_rpc", "DmEnvRpcEnvironment"), "openenv": ("openenv", "OpenEnvEnvironment")}
+"""Module and class of each protocol."""
 
 
 class Environment:
@@ -62,35 +64,53 @@ class Environment:
         self._env.close()
 
 
-class _DmEnvironment(Environment):
+class DmEnvironment(Environment):
     """An environment of dm_env. An episode is a function of its seed where the constructor takes one."""
 
-    def __init__(self, make: Callable[..., Any], seed_name: str) -> None:
-        self._make, self._seed_name = make, seed_name
-        self._env = env = make()
-        self.observation_space, self.action_space = _space(env.observation_spec()), _space(env.action_spec())
+    def __init__(self, env: Any, make: Callable[..., Any], seed_name: str) -> None:
+        """Take an environment.
+
+        Args:
+            env: the environment.
+            make: makes it again, with a seed as its only argument.
+            seed_name: name of that argument; empty for none.
+        """
+        self._env, self._make, self._seed_name = env, make, seed_name
+        self._action_spec = env.action_spec()
+        self.observation_space, self.action_space = _space(env.observation_spec()), _space(self._action_spec)
         self.max_episode_steps, self.is_nondeterministic = 0, not seed_name
 
     def reset(self, seed: int, options: Optional[Mapping[str, Any]]) -> Tuple[Any, Mapping[str, Any]]:
         if self._seed_name:  # the interface has no seeds, so each episode has an environment of its own
-            self._env.close()
+            self._leave()
             self._env = self._make(**{self._seed_name: seed % (1 << 32)})
         return self._env.reset().observation, {}
 
     def step(self, action: Any) -> Tuple[Any, float, bool, bool, Mapping[str, Any]]:
-        step = self._env.step(action)
+        step = self._env.step(_fitting(action, self._action_spec))
         is_over = bool(step.last())
-        terminated = is_over and step.discount == 0  # with another discount, the time is over
+        terminated = is_over and self._is_terminal(step)
         infos = {} if step.discount is None else {"discount": np.float64(step.discount)}
         return step.observation, step.reward or 0.0, terminated, is_over and not terminated, infos
+
+    def close(self) -> None:
+        self._leave()
+
+    def _is_terminal(self, step: Any) -> bool:
+        """Whether a last step ends the episode; if not, its time is over."""
+        return bool(step.discount == 0)
+
+    def _leave(self) -> None:
+        """Close the present environment."""
+        self._env.close()
 
 
 class Box:
     """A Box space, for environments that have no package with spaces."""
 
     def __init__(self, low: Any, high: Any, shape: Tuple[int, ...], dtype: Any) -> None:
-        self.low, self.high = np.broadcast_to(low, shape), np.broadcast_to(high, shape)
         self.shape, self.dtype = shape, np.dtype(dtype)
+        self.low, self.high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (low, high))
 
 
 class Discrete:
@@ -124,17 +144,31 @@ def environment_factory(name: str) -> Callable[[Mapping[str, Any]], Environment]
 
     Args:
         name: an id of gymnasium, or, where that is not installed, of gym; `gym:ID` for one of gym in any case;
-            `module:name` for a class or function of a module, which makes an environment of gymnasium, gym or dm_env.
+            `module:name` for a class or function of a module, which makes an environment of gymnasium, gym or dm_env;
+            `dm_env_rpc://HOST:PORT` for a server of dm_env_rpc, `openenv://HOST:PORT` for one of OpenEnv.
 
     Raises:
         ImportError, AttributeError: there is no such module or name.
     """
+    scheme, separator, _ = name.partition("://")
+    if separator and scheme.replace("+tls", "") in _ADAPTERS:
+        module, adapter = _ADAPTERS[scheme.replace("+tls", "")]
+        adapted = getattr(importlib.import_module("rollserve_env_host." + module), adapter)
+        return lambda kwargs: adapted(name, **kwargs)
     module_name, _, attribute = name.rpartition(":")
     if module_name not in ("", "gym", "gymnasium"):
         make = getattr(importlib.import_module(module_name), attribute)
         return lambda kwargs: _adapted(make, kwargs)
     package = _package(module_name)
     return lambda kwargs: Environment(lambda: package.make(attribute, **kwargs))
+
+
+def limits_of(dtype: Any) -> Tuple[Any, Any]:
+    """Return the least and the largest value of a dtype of numbers or truth values."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    return (-math.inf, math.inf) if dtype.kind == "f" else (False, True)
 
 
 def versions() -> Dict[str, str]:
@@ -146,16 +180,15 @@ def versions() -> Dict[str, str]:
 
 
 def _adapted(make: Callable[..., Any], kwargs: Mapping[str, Any]) -> Environment:
+    env = make(**kwargs)
+    if not hasattr(env, "observation_spec"):
+        return Environment(lambda: env)
     try:
         parameters: Any = inspect.signature(make).parameters
     except ValueError:
         parameters = ()
-    env = make(**kwargs)
-    if hasattr(env, "observation_spec"):
-        env.close()
-        seed_name = next((name for name in ("seed", "random_state", "random_seed") if name in parameters), "")
-        return _DmEnvironment(lambda **seed: make(**{**kwargs, **seed}), seed_name if seed_name not in kwargs else "")
-    return Environment(lambda: env)
+    seed_name = next((name for name in ("seed", "random_state", "random_seed") if name in parameters), "")
+    return DmEnvironment(env, lambda **seed: make(**{**kwargs, **seed}), "" if seed_name in kwargs else seed_name)
 
 
 def _package(name: str) -> Any:
@@ -170,15 +203,23 @@ def _package(name: str) -> Any:
 def _space(spec: Any) -> Any:
     """Return the space of a spec of dm_env, which may be nested."""
     if isinstance(spec, Mapping):
-        return Dict_({str(key): _space(part) for key, part in spec.items()})
+        return Dict_({key: _space(spec[key]) for key in sorted(spec)})
     if isinstance(spec, (list, tuple)):
         return Tuple_(tuple(map(_space, spec)))
-    low, high = getattr(spec, "minimum", -math.inf), getattr(spec, "maximum", math.inf)
     dtype = np.dtype(spec.dtype)
-    is_integer = dtype.kind in "iu"
-    if is_integer and not spec.shape and np.isfinite(low) and np.isfinite(high):
+    if dtype.kind not in "biuf" or any(size < 0 for size in spec.shape):
+        raise ValueError("{}: expected numbers of one shape, got {}".format(spec.name, spec))
+    lowest, highest = limits_of(dtype)
+    low, high = getattr(spec, "minimum", lowest), getattr(spec, "maximum", highest)
+    if dtype.kind in "iu" and not spec.shape and high < highest:
         return Discrete(int(high) - int(low) + 1, int(low))
-    if dtype.kind != "f" and not (np.isfinite(low).all() and np.isfinite(high).all()):
-        limits = np.iinfo(dtype) if is_integer else None
-        low, high = (limits.min, limits.max) if limits else (0, 1)
-    return Box(np.asarray(low, dtype), np.asarray(high, dtype), tuple(spec.shape), dtype)
+    return Box(low, high, tuple(spec.shape), dtype)
+
+
+def _fitting(action: Any, spec: Any) -> Any:
+    """Return an action with the types of its spec, which may be nested: Discrete spaces have one type only."""
+    if isinstance(spec, Mapping):
+        return {key: _fitting(action[key], part) for key, part in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        return tuple(_fitting(*parts) for parts in zip(action, spec))
+    return np.asarray(action, spec.dtype)[()]

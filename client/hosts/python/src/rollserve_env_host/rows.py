@@ -51,17 +51,23 @@ class Rows:
             raise ValueError("make: expected rows that are not made, got them made")
         self._kwargs = json.loads(make.kwargs_json or "{}")
         self._task = make.task_method, json.loads(make.task_argument_json or "null")
-        self._envs = [self._made_env() for _ in range(make.row_count)]
-        first = self._envs[0]
-        assert first is not None
-        self._observations, self._actions = Values(first.observation_space), Values(first.action_space)
-        self._columns = self._observations.empty_columns(make.row_count)
-        return rows_pb2.Made(
-            observation_space=space_message(first.observation_space),
-            action_space=space_message(first.action_space),
-            max_episode_steps=first.max_episode_steps,
-            is_nondeterministic=first.is_nondeterministic,
-        )
+        try:
+            for _ in range(make.row_count):
+                self._envs.append(self._made_env())
+            first = self._envs[0]
+            assert first is not None
+            self._observations, self._actions = Values(first.observation_space), Values(first.action_space)
+            self._columns = self._observations.empty_columns(make.row_count)
+            return rows_pb2.Made(
+                observation_space=space_message(first.observation_space),
+                action_space=space_message(first.action_space),
+                max_episode_steps=first.max_episode_steps,
+                is_nondeterministic=first.is_nondeterministic,
+            )
+        except Exception:
+            self.close()
+            self._envs.clear()
+            raise
 
     def _made_env(self) -> Environment:
         env = self._make(self._kwargs)

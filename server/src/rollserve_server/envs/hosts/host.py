@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from rollserve_server.envs.columns import assemble_rows, store_observation
-from rollserve_server.envs.host_starts import is_dialled
+from rollserve_server.envs.host_starts import HostStart, is_adapted, is_dialled
 from rollserve_server.envs.hosts.connection import HostConnection, HostError, HostLostError
 from rollserve_server.envs.hosts.opening import open_dialled, start_host
 from rollserve_server.envs.leaves import leaves_of_space
@@ -285,8 +285,10 @@ def host_of(spec: EnvSpec, num_rows: int) -> Host | None:
     Raises:
         InvalidValueError: there is no such host, or it refuses the environment.
     """
-    if isinstance(spec, ProfileEnv) and spec.host is not None:
-        start = spec.host
+    start = spec.host if isinstance(spec, ProfileEnv) else None
+    if start is None and is_adapted(spec.id):
+        start = HostStart()
+    if start is not None:
         return Host(spec, num_rows, lambda _: start_host(start, spec.id))
     if is_dialled(spec.id):
         return Host(spec, num_rows, lambda is_again: open_dialled(spec.id, waits=is_again))

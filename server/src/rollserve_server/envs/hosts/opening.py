@@ -42,6 +42,8 @@ main()
 _MAX_LINES, _MAX_LINE_BYTES = 10, 1000
 _PRINT_SECONDS = 1.0
 """How long a host that has ended may leave its output open: to processes that it has started."""
+_END_SECONDS = 5.0
+"""How long a host may take to close its environments, once its connection is closed."""
 _CONNECT_SECONDS = 20.0
 """How long a host may be away: until it listens again, rows wait."""
 _PAUSE_SECONDS = 0.2
@@ -49,7 +51,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 def start_host(start: HostStart, env_id: str) -> HostConnection:
-    """Start a host, which ends with its connection, and return the connection.
+    """Start a host, which ends within 5 s of its connection, and return the connection.
 
     Raises:
         HostError: the program cannot be started, or ends before it says hello; the text has the last that it printed.
@@ -148,6 +150,8 @@ class _Printed:
 
 
 def _end(lifeline: Lifeline, process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)
     lifeline.close()
     process.wait()
 

@@ -121,6 +121,4 @@ def _reap(_number: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    # Hosts get the worker's own, and not all folders that the worker imports from, the working folder among them.
-    os.environ["PYTHONPATH"] = sys.argv[2]
     serve(socket.socket(fileno=int(sys.argv[1])))

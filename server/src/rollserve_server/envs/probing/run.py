@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import gymnasium
 
 from rollserve_server.activity import Phase
-from rollserve_server.children import Lifeline, launching, variables_for_code
+from rollserve_server.children import Lifeline, launching_module, variables_for_code
 from rollserve_server.envs.probing.method_calls import MethodCall, call_method
 from rollserve_server.envs.probing.probe import Probed, probe
 from rollserve_server.envs.probing.rendering import Rendering, VideoForm, render
@@ -234,16 +234,15 @@ class _ForkServer:
             if held is not None:
                 held.close()
         self._control, theirs = socket.socketpair()
-        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         self._lifeline = Lifeline()
         with theirs, self._lifeline.end() as end:
             self._process = subprocess.Popen(  # noqa: S603
-                launching(end, "-m", _MODULE, str(theirs.fileno()), os.environ.get("PYTHONPATH", "")),
+                launching_module(end, _MODULE, str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), end],
                 process_group=0,
                 # With threads of BLAS, the process could not be forked safely.
-                env={**variables_for_code(), "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
+                env={**variables_for_code(), "OPENBLAS_NUM_THREADS": "1"},
             )
 
 
