@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import psutil
 import pytest
-from rollserve_env_host.environments import environment_factory
+from rollserve_env_host.environments import Environment, environment_factory
+from rollserve_env_host.real_time import RealTime
 from rollserve_env_host.rows import Rows
 from support import equal, raises, server_environment
 
@@ -452,3 +454,63 @@ def test_hosts_end_with_workers_of_ray(tmp_path: Path, place: str) -> None:
         psutil.wait_procs(hosts, timeout=30)
         assert not any(host.is_running() and host.status() != psutil.STATUS_ZOMBIE for host in hosts)
         assert all(map(equal, sampled(sampler, "profile:cartpole"), expected))
+
+
+class Counter(gymnasium.Env[np.ndarray, int]):
+    """Counts its steps, of which each gives its action as reward; the episode ends after 50."""
+
+    observation_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(100)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.num_steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.num_steps += 1
+        return np.full(1, self.num_steps, np.float32), float(action), self.num_steps == 50, False, {}
+
+
+def test_environment_in_real_time_goes_on_with_its_default_action() -> None:
+    counter = Counter()
+    env = RealTime(Environment(lambda: counter), 0.002, 3)
+    assert env.is_nondeterministic
+    env.reset(0, None)
+    while counter.num_steps < 4:
+        time.sleep(0.001)
+    observation, reward, terminated, _, infos = env.step(50)
+    assert observation[0] == infos["late_steps"] + 1
+    assert reward == 3 * infos["late_steps"] + 50
+    assert infos["late_steps"] >= 4
+    assert not terminated
+    assert abs(infos["host_seconds"] - time.time()) < 60
+    while counter.num_steps < 50:
+        time.sleep(0.001)
+    observation, reward, terminated, _, infos = env.step(50)  # too late: the episode has ended
+    assert (observation[0], terminated) == (50, True)
+    assert reward == 3 * infos["late_steps"]
+    env.reset(1, None)
+    assert env.step(7)[0][0] >= 1
+    env.close()
+    with pytest.raises(ValueError, match="default action: expected"):
+        RealTime(Environment(Counter), 1.0, [1, 2])
+
+
+def test_rows_in_real_time_step_at_the_same_time(sampler: rollserve.Sampler, place: str) -> None:
+    late = ("--step-seconds", "0.05", "--default-action", "[0.0]")
+    command = [sys.executable, "-m", "rollserve_env_host", "Pendulum-v1", "--listen", place, *late]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        updated = sampler.update_env(rollserve.EnvSpec(f"rows://{place}", num_rows=8))
+        assert updated.reproducibility is rollserve.Reproducibility.WORKER
+        sampler.update_agent(rollserve.ConstantAgent([2.0]))
+        batch = sampler.obtain_fragments(64)
+        assert isinstance(batch.env_infos, dict)
+        seconds = batch.env_infos["host_seconds"].reshape(16, 4)  # of rows of 4 steps each
+        assert {"late_steps", "host_seconds"} <= batch.env_infos.keys()
+        assert (np.diff(seconds, axis=1) > 0).all()
+        assert np.ptp(seconds[:8], axis=0).max() < 8 * 0.05  # rows that waited for each other would be apart
+    finally:
+        kill(process)

@@ -67,7 +67,8 @@ class RealTime(Environment):
             self._changed.wait_for(lambda: self._outcome is not None or not self._is_running)
             if self._error is not None:
                 raise self._error
-            assert self._outcome is not None
+            if self._outcome is None:
+                raise ValueError("step: expected an episode that has begun")
             outcome, self._outcome = self._outcome, None
             return outcome
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List,
 import numpy as np
 
 from rollserve_env_host.messages import rows_pb2
+from rollserve_env_host.real_time import RealTime
 from rollserve_env_host.spaces import Values, array_of, space_message, tensor_message
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Rows:
             assert first is not None
             self._observations, self._actions = Values(first.observation_space), Values(first.action_space)
             self._columns = self._observations.empty_columns(make.row_count)
+            self._are_in_real_time = isinstance(first, RealTime)
             return rows_pb2.Made(
                 observation_space=space_message(first.observation_space),
                 action_space=space_message(first.action_space),
@@ -100,12 +102,18 @@ class Rows:
         infos, rewards = _Infos(len(rows)), [0.0] * len(rows)
         terminated, truncated = [False] * len(rows), [False] * len(rows)
         store, columns = self._observations.store, self._columns
+        if self._are_in_real_time:  # else a row would wait for the one before it
+            for row, action in zip(rows, actions):
+                env = self._envs[row]
+                if isinstance(env, RealTime):
+                    env.begin_step(action)
         for position, (row, action) in enumerate(zip(rows, actions)):
             try:
                 env = self._envs[row]
                 if env is None:
                     raise ValueError("row: expected one that is reset, got one that has failed")
-                observation, reward, terminated[position], truncated[position], info = env.step(action)
+                outcome = env.end_step() if isinstance(env, RealTime) else env.step(action)
+                observation, reward, terminated[position], truncated[position], info = outcome
                 rewards[position] = float(reward)
                 store(observation, columns, row)
                 if info:
