@@ -135,7 +135,10 @@ type SamplerServiceClient interface {
 	// With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
 	// DriveResumption as the first message of another stream.
 	//
-	// Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN.
+	// With `dataset`, the rounds go to a dataset on the server; with `to_reader`, to another client, whose first message is
+	// a SessionReading.
+	//
+	// Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN; with a dataset, also the reasons of RecordDataset.
 	DriveEnvironments(ctx context.Context, opts ...grpc.CallOption) (SamplerService_DriveEnvironmentsClient, error)
 	// Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8
 	// responses (2 per connection) that clients have not read yet; further calls wait.
@@ -926,7 +929,10 @@ type SamplerServiceServer interface {
 	// With `lease_seconds`, a session outlives its stream: whoever has its token takes it up at the same step, with a
 	// DriveResumption as the first message of another stream.
 	//
-	// Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN.
+	// With `dataset`, the rounds go to a dataset on the server; with `to_reader`, to another client, whose first message is
+	// a SessionReading.
+	//
+	// Reasons: as for ObtainSamples, SESSION_NOT_FOUND, SESSION_TAKEN; with a dataset, also the reasons of RecordDataset.
 	DriveEnvironments(SamplerService_DriveEnvironmentsServer) error
 	// Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8
 	// responses (2 per connection) that clients have not read yet; further calls wait.
