@@ -17,6 +17,7 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
+from connected_hosts import hosting
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from raw_calls import soon
 from ray_clusters import RayCluster, cluster_server, free_port, ray_cluster
@@ -100,6 +101,30 @@ def test_takeover_keeps_versions_workers_and_running_streams(cluster: RayCluster
         server.process.terminate()
         assert server.process.wait(30) == 0
         assert soon(lambda: not cluster.actors())
+
+
+@pytest.mark.slow
+def test_workers_and_connected_hosts_meet_again_after_a_takeover(cluster: RayCluster, tmp_path: Path) -> None:
+    port, options = free_port(), (*OPTIONS, "--allow-host", "host:pole")
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *options, port=port))
+        sampler = stack.enter_context(connect(server.address))
+        sampler.update_agent(rollserve.RandomAgent())
+        expected = CALLS["at least"](sampler).join()
+        stack.enter_context(hosting(server.address, seats=2))
+        sampler.update_env("host:pole")
+        stream = stack.enter_context(CALLS["at least"](sampler))
+        part, workers = next(stream), cluster.actors("WorkerActor")
+        server.process.kill()
+        server.process.wait()
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *options, port=port))
+        batch = rollserve.EpisodeBatch.concatenate(part, *stream).joined()
+        assert equal(batch, expected)
+        assert stream.end().num_resumptions == 1
+        assert equal(CALLS["at least"](sampler).join(), expected)
+        assert cluster.actors("WorkerActor") == workers
+        server.process.terminate()
+        assert server.process.wait(30) == 0
 
 
 @pytest.mark.slow

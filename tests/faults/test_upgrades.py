@@ -24,7 +24,7 @@ from rollserve_server.sampling import ORDERS_FORMAT, Worker, protocol
 from rollserve_server.settings import WorkerSettings
 from rollserve_wire import environments
 
-FORMATS = {1: "e56f6bf5f7d062f6"}
+FORMATS = {1: "ed466c1ed1cf81dd"}
 """Digests of what a server and its workers exchange, by the format of orders."""
 
 

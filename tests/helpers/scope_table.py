@@ -24,6 +24,7 @@ from rollserve._calls.rpc_errors import error_from_rpc
 from rollserve.agents import agent_to_proto
 from rollserve_server.identity import Scope
 from rollserve_wire.environments import env_spec_to_proto
+from rollserve_wire.rows.v1 import row_service_pb2
 from rollserve_wire.v1 import (
     agent_versions_pb2,
     datasets_pb2,
@@ -34,9 +35,15 @@ from rollserve_wire.v1 import (
 )
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
-__all__ = ["EVERYTHING", "PAGE", "REQUESTS", "SERVICE", "Asker", "asking", "table_of"]
+__all__ = ["EVERYTHING", "METHODS", "PAGE", "REQUESTS", "SERVICE", "Asker", "asking", "table_of"]
 
 SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"]
+METHODS = {
+    method.name: method
+    for service in (SERVICE, row_service_pb2.DESCRIPTOR.services_by_name["RowService"])
+    for method in service.methods
+}
+"""The RPCs of the server's own services by name."""
 PAGE = Path(__file__).parents[2] / "docs" / "access.md"
 EVERYTHING = "everything"
 """Name of the token with all scopes."""
@@ -156,6 +163,7 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
         samplers_pb2.RestoreSamplerRequest(data=saved_file(rollserve.EnvSpec("CartPole-v1"), num_rows=4096)),
     ),
     "ReloadSettings": ("ReloadSettings", settings_pb2.ReloadSettingsRequest()),
+    "ServeRows": ("ServeRows", row_service_pb2.ServeRowsRequest(name="none", message=b"\x08\x01")),
     "ResizePool": ("ResizePool", pb.ResizePoolRequest(worker_count=1)),
 }
 """A request for each row of the table: its RPC, and the request."""
@@ -184,9 +192,11 @@ class Asker:
         """Return the reason why a row's request is refused for want of rights; empty if it is not."""
         name, request = REQUESTS[row]
         metadata = () if token is None else (("authorization", f"Bearer {token}"),)
-        path, data = f"/{SERVICE.full_name}/{name}" if name else _REFLECTION, request.SerializeToString()
+        path, data = _REFLECTION, request.SerializeToString()
+        if name:
+            path = f"/{METHODS[name].containing_service.full_name}/{name}"
         try:
-            if name and not SERVICE.methods_by_name[name].server_streaming:
+            if name and not METHODS[name].server_streaming:
                 self.channel.unary_unary(path)(data, metadata=metadata)
             elif name:
                 list(self.channel.unary_stream(path)(data, metadata=metadata))

@@ -25,6 +25,7 @@ import rollserve
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve_wire.environments import EnvChange, Task, env_change_to_proto, env_spec_to_proto
 from rollserve_wire.policy_map import PolicyMap, policy_map_to_proto
+from rollserve_wire.rows.v1 import row_service_pb2
 from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve_wire.v1 import (
     agent_versions_pb2,
@@ -41,6 +42,7 @@ __all__ = ["METHODS", "Input", "input_of", "odd_envs"]
 
 METHODS: Sequence[MethodDescriptor] = (
     *pb.DESCRIPTOR.services_by_name["SamplerService"].methods,
+    *row_service_pb2.DESCRIPTOR.services_by_name["RowService"].methods,
     *health_pb2.DESCRIPTOR.services_by_name["Health"].methods,
     *reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].methods,
 )

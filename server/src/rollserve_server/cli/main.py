@@ -55,7 +55,7 @@ _METAVARS = {
     "ray_address": "ADDRESS",
     "ray_namespace": "NAME",
     "sampler_name": "NAME",
-    "allow_host": "ADDRESS",
+    "allow_host": "HOST",
     "allow_path": "PATH",
 }
 _HELP = f"""Sample episodes of a policy acting in environments, for trainers in any language, over gRPC.

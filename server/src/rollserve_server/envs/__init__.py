@@ -2,8 +2,9 @@
 
 from rollserve_server.envs.callbacks import Callback, CallbackSteps
 from rollserve_server.envs.determinism import Difference, Trace, Traces, agree, differences
-from rollserve_server.envs.host_starts import HostStart, is_dialled
+from rollserve_server.envs.host_starts import CONNECTED, HostStart, is_connected, names_host
 from rollserve_server.envs.hosts.host import is_hosted
+from rollserve_server.envs.hosts.relays import RelayPlace, WorkerRelay
 from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leaves_of_space
 from rollserve_server.envs.many.making import find_turn_env, find_turn_wrapper
 from rollserve_server.envs.many.many_envs import ManyEnvs
@@ -48,6 +49,7 @@ from rollserve_server.envs.vector_envs import VectorEnvs
 from rollserve_server.envs.vectorization import episodes_per_row, make_rows, spaces_text, why_not_single, with_envpool
 
 __all__ = [
+    "CONNECTED",
     "MAX_FPS",
     "MIN_FPS",
     "AgentTurn",
@@ -63,6 +65,7 @@ __all__ = [
     "ProfileDescription",
     "ProfileEnv",
     "Profiles",
+    "RelayPlace",
     "Rendering",
     "RowEnvs",
     "RowSpecs",
@@ -70,6 +73,7 @@ __all__ = [
     "Traces",
     "VectorEnvs",
     "VideoForm",
+    "WorkerRelay",
     "WorkerSpecs",
     "agree",
     "check_allowed",
@@ -88,13 +92,14 @@ __all__ = [
     "find_turn_wrapper",
     "find_wrapper",
     "identity_of",
-    "is_dialled",
+    "is_connected",
     "is_hosted",
     "is_same_space",
     "leaf_bounds",
     "leaves_of_space",
     "make_rows",
     "module_of",
+    "names_host",
     "observation_bytes",
     "of_profile",
     "paths_in",

@@ -1,4 +1,4 @@
-"""How a worker starts a host: a Python, packages, or any command, as an operator's profile says."""
+"""Hosts that ids name, and how a worker starts one: a Python, packages, or any command, as a profile says."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass
 
 from rollserve_server.settings import SandboxSetting
 
-__all__ = ["HostStart", "is_adapted", "is_dialled"]
+__all__ = ["CONNECTED", "HostStart", "is_adapted", "is_connected", "is_dialled", "names_host"]
 
 _HOSTS = ("rows://", "rows+tls://")
 _OTHERS = ("dm_env_rpc://", "dm_env_rpc+tls://", "openenv://", "openenv+tls://")
 """What the ids of environments begin with whose servers speak protocols of their own, which a started host speaks."""
+CONNECTED = "host:"
+"""What the ids of environments begin with that hosts have which open streams to the gateway: `host:NAME`."""
 
 
 @dataclass(frozen=True)
@@ -50,3 +52,13 @@ def is_dialled(env_id: str) -> bool:
 def is_adapted(env_id: str) -> bool:
     """Whether an id names a server of another protocol, which a host adapts: `dm_env_rpc://HOST:PORT`."""
     return env_id.startswith(_OTHERS)
+
+
+def is_connected(env_id: str) -> bool:
+    """Whether an id names hosts that open streams to the gateway."""
+    return env_id.startswith(CONNECTED)
+
+
+def names_host(env_id: str) -> bool:
+    """Whether an id names a host, which the operator has to allow."""
+    return is_dialled(env_id) or is_connected(env_id)

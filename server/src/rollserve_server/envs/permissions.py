@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve_server.envs.host_starts import is_dialled
+from rollserve_server.envs.host_starts import names_host
 from rollserve_server.envs.profiles import ProfileEnv
 from rollserve_server.envs.registry import FORBIDDEN_WRAPPERS, forbidden_wrapper, module_of
 from rollserve_server.errors import InvalidValueError, NotAllowedError, shorten, within
@@ -57,7 +57,7 @@ def check_allowed(
         spec: environment of a request.
         allowed_modules: modules that ids and wrappers may name; `name.*` for all submodules of a package.
         allowed_methods: methods that may set a task.
-        allowed_hosts: addresses of hosts that workers may dial.
+        allowed_hosts: addresses of hosts that workers may dial, and names of others, as `host:NAME`.
 
     Raises:
         NotAllowedError: the id names a host that is not allowed; the id or a wrapper names another module, a
@@ -65,7 +65,7 @@ def check_allowed(
             renders to a screen or collects its frames.
     """
     if not isinstance(spec, ProfileEnv):  # the operator's own
-        if is_dialled(spec.id):
+        if names_host(spec.id):
             _check_host(spec.id, allowed_hosts)
             return
         names = {"id": spec.id} | {f"wrappers[{i}].name": wrapper.name for i, wrapper in enumerate(spec.wrappers)}

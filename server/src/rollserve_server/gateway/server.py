@@ -23,6 +23,7 @@ from rollserve_server.gateway.messages.environments import PrivateArguments
 from rollserve_server.gateway.reflection import REFLECTION_RPC, REFLECTION_SERVICES, Reflection
 from rollserve_server.gateway.requests.intake import Intake
 from rollserve_server.gateway.requests.reader import RequestReader
+from rollserve_server.gateway.row_service import ROW_SERVICE, SERVE_RPC, RowService
 from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.gateway.service import RPCS, SAMPLER_SERVICE, SamplerService
@@ -33,6 +34,7 @@ from rollserve_server.tracing import Tracing
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
+    from rollserve_server.gateway.relay import Relay
     from rollserve_server.identity import Expiry
     from rollserve_server.samplers import Samplers
     from rollserve_server.settings import ClientLimits, GatewaySettings, Reload
@@ -82,6 +84,7 @@ class Gateway:
         settings: GatewaySettings,
         samplers: Samplers,
         env: EnvSpec,
+        relay: Relay,
         allowed_paths: Sequence[Path] = (),
         *,
         allow_free_env: bool = True,
@@ -93,6 +96,7 @@ class Gateway:
             settings: where to listen, and limits for clients.
             samplers: the samplers.
             env: the environment of the settings, whose arguments clients do not get to see.
+            relay: where workers reach the hosts that open streams.
             allowed_paths: files and folders that arguments of environments and agents may name.
             allow_free_env: whether requests may name environments of no profile.
             interceptors: see each RPC before the services do.
@@ -110,15 +114,16 @@ class Gateway:
         limits = settings.clients
         options = _channel_options(limits, settings.max_request_bytes)
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
-        self.metrics = Metrics(samplers, self._expiries)
+        self.metrics = Metrics(samplers, self._expiries, relay.num_seats)
         self._places = Places(
             "RPCs",
             limits.max_rpcs,
             max_of_peer=limits.max_peer_rpcs,
             patience_seconds=_REQUEST_PATIENCE_SECONDS,
         )
-        scopes = {rpc.name: rpc.scope for rpc in RPCS} | {REFLECTION_RPC: Scope.STATUS}
-        of_server = {rpc.name for rpc in RPCS if rpc.is_of_server} | {REFLECTION_RPC}
+        others = {REFLECTION_RPC: Scope.STATUS, SERVE_RPC: Scope.ENV_SERVE}
+        scopes = {rpc.name: rpc.scope for rpc in RPCS} | others
+        of_server = {rpc.name for rpc in RPCS if rpc.is_of_server} | others.keys()
         self._access = Access(self._authentication(settings), samplers.default.name, scopes, of_server)
         self._tracing = None if settings.tracing.endpoint_of("traces") is None else Tracing(settings.tracing)
         self._rpcs = OpenRpcs(
@@ -145,8 +150,11 @@ class Gateway:
         self._health_listener = None
         if settings.health_listen is not None:
             self._health_listener = _HealthListener(settings.health_listen, limits, _SERVICES, self.metrics)
-        reflection = Reflection((SAMPLER_SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES), self._rpcs, intake)
-        self._server.add_generic_rpc_handlers((self._service.handler(), self._health.handler(), *reflection.handlers()))
+        rows = RowService(relay, self._rpcs, intake, settings.max_request_bytes)
+        services = (SAMPLER_SERVICE, ROW_SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES)
+        reflection = Reflection(services, self._rpcs, intake)
+        handlers = (self._service.handler(), rows.handler(), self._health.handler(), *reflection.handlers())
+        self._server.add_generic_rpc_handlers(handlers)
         self._hurried = asyncio.Event()
         self._watching: list[asyncio.Task[None]] = []
         self._connection_limit: ConnectionLimit | None = None

@@ -14,7 +14,7 @@ from rollserve_server.errors import InvalidValueError
 __all__ = ["ANONYMOUS", "Grant", "Principal", "Scope", "check_name", "parse_grants", "parse_named_grants"]
 
 _ALL = "*"
-"""Any text in a sampler's name; and, as a scope, all scopes but `pickle`, and `server:admin` if a sampler follows."""
+"""Any text in a sampler's name; and, as a scope, all scopes but `pickle`, and those of no sampler if one follows."""
 _ANONYMOUS_NAME = "anonymous"
 _NAME = re.compile(r"[!-~]{1,128}")
 
@@ -36,6 +36,8 @@ class Scope(enum.StrEnum):
     """Update the environment, and evaluate in another one."""
     ENV_FREE = "env:free"
     """Use environments beside the profiles of the operator."""
+    ENV_SERVE = "env:serve"
+    """Have environments, as a host whose rows workers step."""
     POOL_RESIZE = "pool:resize"
     """Change the number of workers."""
     SAMPLER_ADMIN = "sampler:admin"
@@ -48,6 +50,10 @@ class Scope(enum.StrEnum):
     """Record datasets into the operator's folder."""
     PICKLE = "pickle"
     """Send agents as pickles, which run any code."""
+
+
+_OF_SERVER = (Scope.ENV_SERVE, Scope.SERVER_ADMIN)
+"""Scopes of no sampler."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Grant:
         name, at, sampler = text.partition("@")
         scopes = [each for each in Scope if each == name or (name == _ALL and each is not Scope.PICKLE)]
         if at:  # no sampler has it
-            scopes = [each for each in scopes if each is not Scope.SERVER_ADMIN]
+            scopes = [each for each in scopes if each not in _OF_SERVER]
         if not scopes or (at and not sampler):
             expected = f"SCOPE or SCOPE@SAMPLER, with one of the scopes {', '.join(Scope)}, or {_ALL}"
             raise InvalidValueError.of("scope", expected=expected, got=repr(text))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool import Histogram, PoolStatus, WorkerStatus
     from rollserve_server.samplers import Sampler
 
-__all__ = ["EndedEpisodeCollector", "ExpiryCollector", "FolderCollector", "SamplerCollector"]
+__all__ = ["EndedEpisodeCollector", "ExpiryCollector", "FolderCollector", "HostCollector", "SamplerCollector"]
 
 
 _OUTCOMES = ("completed", "failed", "cancelled")
@@ -251,6 +251,26 @@ class ExpiryCollector(Collector):
             first[each.setting] = min(expires, first.get(each.setting, expires))
         for setting, expires in first.items():
             family.add_metric([setting], expires)
+        yield family
+
+
+class HostCollector(Collector):
+    """Yields how many seats the hosts have that are connected."""
+
+    def __init__(self, seats: Callable[[], Mapping[str, tuple[int, int]]]) -> None:
+        """Read the numbers of free and taken seats, by the name of their hosts, by this function."""
+        self._seats = seats
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric, as the seats are now."""
+        family = GaugeMetricFamily(
+            "rollserve_host_seats",
+            "Seats of connected hosts of environments, by the hosts' name and state: free, or in use by a worker.",
+            labels=["host", "state"],
+        )
+        for name, numbers in self._seats().items():
+            for state, number in zip(("free", "in use"), numbers, strict=True):
+                family.add_metric([name, state], number)
         yield family
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from rollserve_server.metrics.collectors import (
     EndedEpisodeCollector,
     ExpiryCollector,
     FolderCollector,
+    HostCollector,
     SamplerCollector,
 )
 from rollserve_server.metrics.figures import call_seconds, worker_seconds
@@ -56,18 +57,25 @@ class Metrics:
         registry: all metrics.
     """
 
-    def __init__(self, samplers: Iterable[Sampler], expiries: Callable[[], Iterable[Expiry]] = tuple) -> None:
+    def __init__(
+        self,
+        samplers: Iterable[Sampler],
+        expiries: Callable[[], Iterable[Expiry]] = tuple,
+        seats: Callable[[], Mapping[str, tuple[int, int]]] = dict,
+    ) -> None:
         """Start with nothing counted.
 
         Args:
             samplers: the samplers, whenever it is iterated over.
             expiries: returns what expires in the files of the settings.
+            seats: returns how many free and taken seats hosts have, by their name.
         """
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(SamplerCollector(samplers))
         registry.register(EndedEpisodeCollector(samplers))
         registry.register(ExpiryCollector(expiries))
+        registry.register(HostCollector(seats))
         info = Gauge("rollserve_server_info", "1, labelled with the version.", ["version"], registry=registry)
         info.labels(__version__).set(1)
         self._open = Gauge(

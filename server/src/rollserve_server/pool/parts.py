@@ -127,6 +127,11 @@ class PoolParts:
         self.env_updates.use(settings)
         self.sequences.max_kept = self.row_sequences.max_kept = settings.calls.max_calls
 
+    def free_rows(self) -> None:
+        """Give up rows that no call uses, so that their environments are free for other calls."""
+        self.sequences.drop_kept()
+        self.row_sequences.free_rows()
+
     def check_run(self, expected: str | None) -> None:
         """Raise NotReadyError if a request is about another run of the sampler than the present one."""
         if expected not in (None, self.run):

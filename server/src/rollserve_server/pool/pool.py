@@ -378,10 +378,10 @@ class Pool:
         self._samplings.end_prefetch(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that environments are free to be changed in place.
-            parts.sequences.drop_kept()
-            parts.row_sequences.free_rows()
+            parts.free_rows()
         try:
             updated = await parts.env_updates.update(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
+            parts.sequences.drop_outdated(parts.versions.agents.number, parts.versions.envs.number)
             parts.row_sequences.end_own(updated.version)
             self._samplings.end_prefetch(drop=True)  # of a call that ended meanwhile
         finally:

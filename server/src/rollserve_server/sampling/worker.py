@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import threadpoolctl
 
 from rollserve_server.activity import Activity, current_activity
-from rollserve_server.envs import pickle_uniform_boxes, probe, run_method_call, run_probe, with_envpool
+from rollserve_server.envs import WorkerRelay, pickle_uniform_boxes, probe, run_method_call, run_probe, with_envpool
 from rollserve_server.errors import DomainError, WorkerLostError
 from rollserve_server.machine import package_versions
 from rollserve_server.sampling.encode.encoder import new_array
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.activity import Heartbeat
     from rollserve_server.agents import AgentSpec
-    from rollserve_server.envs import ManyEnvs, MethodCall, Probed, RowEnvs, VectorEnvs, WorkerSpecs
+    from rollserve_server.envs import ManyEnvs, MethodCall, Probed, RelayPlace, RowEnvs, VectorEnvs, WorkerSpecs
     from rollserve_server.sampling.protocol import Members, SequenceSpec, WorkOrder
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
@@ -49,15 +49,19 @@ _R = TypeVar("_R")
 class Worker:
     """Samples episodes and writes them as messages.
 
-    Methods are called one at a time, except `stop`, `announce` and `heartbeat`, which may be called while another one
-    runs.
+    Methods are called one at a time, within `at_work()`, except `stop`, `announce` and `heartbeat`, which may be called
+    while another one runs.
 
     Attributes:
-        activity: what the worker is doing. Callers run each method within `activity.at_work()`.
+        activity: what the worker is doing.
     """
 
     def __init__(
-        self, worker_index: int, settings: WorkerSettings, new_buffer: Callable[[int], NDArray[np.uint8]] = new_array
+        self,
+        worker_index: int,
+        settings: WorkerSettings,
+        new_buffer: Callable[[int], NDArray[np.uint8]] = new_array,
+        relay: RelayPlace | None = None,
     ) -> None:
         """Start without versions and without work.
 
@@ -65,6 +69,7 @@ class Worker:
             worker_index: index of the worker.
             settings: how rows are stepped, and bounds.
             new_buffer: makes the buffers that `work` returns, given their number of bytes.
+            relay: where the worker reaches the hosts of the server's gateway; None for no place.
         """
         # Workers share the machine's cores, and are fastest with one thread each.
         threadpoolctl.threadpool_limits(1)
@@ -72,6 +77,7 @@ class Worker:
         self.activity = Activity()
         self._worker_index, self._settings, self._new_buffer = worker_index, settings, new_buffer
         self._envs, self._agents = InstalledEnvs(settings), InstalledAgents()
+        self._relay = WorkerRelay(relay)
         self._probes: dict[str, threading.Event] = {}
         # The work in progress, by the pool's number for it. Each has rows for itself, and shares its agent.
         self._works: dict[int, EpisodeWork | FragmentWork | PopulationWork] = {}
@@ -80,6 +86,16 @@ class Worker:
         # The highest number of an urgent call that was announced, and the number of the last one that was answered.
         self._announced = self._answered = 0
         self._is_closed = False
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Have the present thread be at work for the worker for the duration of the block."""
+        with self.activity.at_work(), self._relay.in_use():
+            yield
+
+    def use_relay(self, place: RelayPlace | None) -> None:
+        """Reach the hosts of the server's gateway at this place from now on; None for no place."""
+        self._relay.place = place
 
     def identity(self) -> WorkerIdentity:
         """Return the process and the host of the worker, and its packages."""
@@ -291,7 +307,8 @@ class Worker:
         """Provide the event that ends a probe, or a call of a method, before its time."""
         ended = self._probes[probe_id] = threading.Event()
         try:
-            yield ended
+            with self._relay.in_use():
+                yield ended
         finally:
             del self._probes[probe_id]
 

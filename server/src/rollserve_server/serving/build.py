@@ -5,11 +5,20 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve_server.envs import ProfileEnv, Profiles, is_dialled, module_of, paths_in, requested
+from rollserve_server.envs import (
+    CONNECTED,
+    ProfileEnv,
+    Profiles,
+    is_connected,
+    module_of,
+    names_host,
+    paths_in,
+    requested,
+)
 from rollserve_server.errors import DomainError, within
 from rollserve_server.gateway import Gateway
 from rollserve_server.pool import InProcessBackend
@@ -21,7 +30,7 @@ from rollserve_wire.transforms import transform_from_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rollserve_server.gateway import Interceptor
+    from rollserve_server.gateway import Interceptor, Relay
     from rollserve_server.pool import ServerBackend
     from rollserve_server.serving.parent import Answer
     from rollserve_server.settings import PoolSettings, Settings
@@ -30,6 +39,7 @@ __all__ = [
     "Extras",
     "allowed_paths",
     "env_spec",
+    "host_names",
     "make_backend",
     "make_gateway",
     "naming_settings",
@@ -96,7 +106,7 @@ def pool_settings(settings: Settings) -> PoolSettings:
     """
     env = env_spec(settings)
     allow = settings.pool.allow
-    if is_dialled(env.id):
+    if names_host(env.id):
         allow = allow.model_copy(update={"allow_host": (*allow.allow_host, env.id)})
         return settings.pool.model_copy(update={"allow": allow})
     names = () if isinstance(env, ProfileEnv) else (env.id, *(wrapper.name for wrapper in env.wrappers))
@@ -120,7 +130,16 @@ def naming_settings() -> Iterator[None]:
         raise
 
 
-def make_gateway(settings: Settings, samplers: Samplers, interceptors: Sequence[Interceptor] = ()) -> Gateway:
+def host_names(settings: Settings) -> Collection[str]:
+    """Return the names that hosts which open streams to the gateway may have: of allowed ids, and of profiles."""
+    profiles = settings.pool.profiles.profiles.values()
+    ids = (*settings.pool.allow.allow_host, *(profile.env for profile in profiles))
+    return {each.removeprefix(CONNECTED) for each in ids if is_connected(each)}
+
+
+def make_gateway(
+    settings: Settings, samplers: Samplers, relay: Relay, interceptors: Sequence[Interceptor] = ()
+) -> Gateway:
     """Return the gateway, not started. The interceptors see each RPC first.
 
     Raises:
@@ -132,6 +151,7 @@ def make_gateway(settings: Settings, samplers: Samplers, interceptors: Sequence[
         settings.gateway,
         samplers,
         env,
+        relay,
         allowed_paths(settings),
         allow_free_env=allow_free_env,
         interceptors=interceptors,

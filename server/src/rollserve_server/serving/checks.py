@@ -15,6 +15,7 @@ from rollserve_server.envs import (
     find_turn_env,
     find_turn_wrapper,
     find_wrapper,
+    is_connected,
     is_hosted,
     module_of,
     run_probe,
@@ -78,7 +79,11 @@ def check_reloadable(settings: Settings) -> None:
     Authentication(settings.gateway.identity)  # raises if a file cannot be used
     check_audit_log(settings.gateway.audit_log)
     with naming_settings():
-        _check_spec(env_spec(settings), pool_settings(settings).allow)
+        env = env_spec(settings)
+        if is_connected(env.id):
+            expected = "an environment that workers have at the start, because hosts connect to a server that runs"
+            raise InvalidValueError.of("id", expected=expected, got=repr(env.id))
+        _check_spec(env, pool_settings(settings).allow)
     for name, profile in Profiles(settings.pool.profiles.profiles).specs():
         with within(f"profiles.{name}"), naming_settings():
             _check_spec(profile, settings.pool.allow)

@@ -24,9 +24,9 @@ from rollserve_server.errors import (
     TooFewWorkersError,
     WorkerLostError,
 )
-from rollserve_server.gateway import healthy_on_standby
+from rollserve_server.gateway import Relay, healthy_on_standby
 from rollserve_server.metrics import FolderCollector, MetricsListener, MetricsOnLoop
-from rollserve_server.serving.build import Extras, make_gateway, start_samplers, warn_of_settings
+from rollserve_server.serving.build import Extras, host_names, make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
 from rollserve_server.serving.logs import configure_logging
 from rollserve_server.serving.parent import PortFile, answering_control, end_with_parent
@@ -117,7 +117,10 @@ async def _serve(
         backend = starting.result()
         try:
             if not is_stopped:
-                await _serve_with(backend, settings, read, stopping, port_file, extras)
+                with contextlib.closing(Relay(backend.own_address())) as relay:
+                    await relay.allow(host_names(settings))
+                    backend.relay = relay.place
+                    await _serve_with(backend, relay, settings, read, stopping, port_file, extras)
         finally:
             closed, _ = await asyncio.wait({thread.call(backend.close)}, timeout=_CLOSE_SECONDS)
             for future in closed:
@@ -165,6 +168,7 @@ async def _start_backend(
 
 async def _serve_with(
     backend: ServerBackend,
+    relay: Relay,
     settings: Settings,
     read: ReadSettings,
     stopping: Stopping,
@@ -175,7 +179,7 @@ async def _serve_with(
         samplers = await stopping.unless_stopped(asyncio.create_task(_start_samplers(backend, settings)))
     if samplers is None:
         return
-    gateway, pool = make_gateway(settings, samplers, extras.interceptors), samplers.default.pool
+    gateway, pool = make_gateway(settings, samplers, relay, extras.interceptors), samplers.default.pool
     backend_lost, sampler_lost = watch_backend(backend, port_file.remove), asyncio.create_task(samplers.lost())
     lost = asyncio.create_task(_first_of(backend_lost, sampler_lost))
     keep_workers, save_file = settings.ray.keep_workers, SaveFile.of(settings)
@@ -185,7 +189,7 @@ async def _serve_with(
         await samplers.reset()
         return ""
 
-    stopping.on_hang_up = Reloading(settings, read, samplers, gateway).on_hang_up
+    stopping.on_hang_up = Reloading(settings, read, samplers, gateway, relay).on_hang_up
     try:
         await gateway.start()
         async with (

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from rollserve_server.errors import DomainError
 from rollserve_server.futures import in_background
 from rollserve_server.gateway import settings_changes
-from rollserve_server.serving.build import allowed_paths, pool_settings, warn_of_settings
+from rollserve_server.serving.build import allowed_paths, host_names, pool_settings, warn_of_settings
 from rollserve_server.serving.checks import check_reloadable, find_profiles
 from rollserve_server.settings import Reload
 
 if TYPE_CHECKING:
-    from rollserve_server.gateway import Gateway
+    from rollserve_server.gateway import Gateway, Relay
     from rollserve_server.samplers import Samplers
     from rollserve_server.settings import Settings
 
@@ -29,7 +29,9 @@ ReadSettings = Callable[[], "Settings"]
 class Reloading:
     """Settings of a running server, which are read again on SIGHUP and by the RPC `ReloadSettings`."""
 
-    def __init__(self, settings: Settings, read: ReadSettings, samplers: Samplers, gateway: Gateway) -> None:
+    def __init__(
+        self, settings: Settings, read: ReadSettings, samplers: Samplers, gateway: Gateway, relay: Relay
+    ) -> None:
         """Reload from now on.
 
         Args:
@@ -37,11 +39,13 @@ class Reloading:
             read: reads them again.
             samplers: the samplers that use them.
             gateway: the gateway that uses them.
+            relay: the relay that uses them.
         """
         self._settings = settings
         self._read = read
         self._samplers = samplers
         self._gateway = gateway
+        self._relay = relay
         self._reloading = asyncio.Lock()
         gateway.on_reload(self._reload)
 
@@ -60,6 +64,7 @@ class Reloading:
             settings = reload.settings
             gateway = settings.gateway, allowed_paths(settings)
             self._gateway.use(*gateway, allow_free_env=settings.pool.profiles.allow_free_env)
+            await self._relay.allow(host_names(settings))
             self._samplers.use(settings.samplers, pool_settings(settings))
             logging.getLogger("rollserve_server").setLevel(settings.process.log_level)
             self._settings = settings

@@ -104,10 +104,10 @@ class AllowSettings(Group):
     )
     allow_host: Reloadable[Annotated[tuple[str, ...], Names]] = Field(
         default=(),
-        description="The address of a host of environments that clients may name, and workers dial: "
-        "rows://HOST:PORT, or rows+tls://HOST:PORT with TLS; dm_env_rpc:// for a server of dm_env_rpc, openenv:// for "
-        "one of OpenEnv. The one in --env is allowed. Can be given more than once; in the environment variable, "
-        "separated by commas.",
+        description="A host of environments that clients may name: one that workers dial, as rows://HOST:PORT, or "
+        "rows+tls://HOST:PORT with TLS; dm_env_rpc:// for a server of dm_env_rpc, openenv:// for one of OpenEnv; or "
+        "hosts that connect to this server, as host:NAME. The one in --env is allowed. Can be given more than once; in "
+        "the environment variable, separated by commas.",
     )
     allow_method: Reloadable[Annotated[tuple[str, ...], Names]] = Field(
         default=("set_task",),

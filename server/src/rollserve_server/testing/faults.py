@@ -23,6 +23,7 @@ from rollserve_wire.v1 import sampler_service_pb2 as pb
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+    from rollserve_server.envs import RelayPlace
     from rollserve_server.sampling import WorkOrder
     from rollserve_server.settings import WorkerSettings
 
@@ -285,7 +286,7 @@ class FaultyBackend(InProcessBackend):
 
     def create_worker(self, worker_index: int, settings: WorkerSettings) -> ThreadWorker:
         """Return a new worker, which starts in its thread."""
-        return _MortalWorker(worker_index, settings, self._faults)
+        return _MortalWorker(worker_index, settings, self.relay, self._faults)
 
     def of_sampler(self, name: str, *, adopt: bool) -> FaultyBackend:
         """Return the backend itself, which has no state."""
@@ -293,8 +294,8 @@ class FaultyBackend(InProcessBackend):
 
 
 class _MortalWorker(ThreadWorker):
-    def __init__(self, worker_index: int, settings: WorkerSettings, faults: Faults) -> None:
-        super().__init__(worker_index, settings)
+    def __init__(self, worker_index: int, settings: WorkerSettings, relay: RelayPlace | None, faults: Faults) -> None:
+        super().__init__(worker_index, settings, relay)
         self._faults = faults
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:

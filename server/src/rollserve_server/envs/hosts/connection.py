@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from rollserve_wire.errors import mismatch
 from rollserve_wire.rows.v1 import rows_pb2 as pb
 
-__all__ = ["HostConnection", "HostError", "HostLostError"]
+__all__ = ["HostConnection", "HostError", "HostLostError", "receive", "send"]
 
 _M = TypeVar("_M", pb.Hello, pb.Response)
 
@@ -69,11 +69,7 @@ class HostConnection:
         """
         self._number += 1
         request.number = self._number
-        data = request.SerializeToString()
-        try:
-            self._stream.sendall(_LENGTH.pack(len(data)) + data)
-        except OSError as error:
-            raise HostLostError(f"the connection to the host is lost: {error}") from error
+        send(self._stream, request.SerializeToString())
         response = self._parsed(pb.Response)
         if response.number != request.number:
             raise HostLostError(f"number: {mismatch(f'{request.number}, as of the request', response.number)}")
@@ -90,23 +86,37 @@ class HostConnection:
         self._end()
 
     def _parsed(self, kind: type[_M]) -> _M:
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        if length > self.max_bytes:
-            raise HostLostError(f"message: {mismatch(f'at most {self.max_bytes} bytes', length)}")
         try:
-            return kind.FromString(bytes(self._exactly(length)))
+            return kind.FromString(receive(self._stream, self.max_bytes))
         except DecodeError as error:
             raise HostLostError(f"message: {mismatch(f'a {kind.__name__}', 'other bytes')}") from error
 
-    def _exactly(self, size: int) -> bytearray:
-        data, filled = bytearray(size), 0
-        view = memoryview(data)
-        while filled < size:
-            try:
-                count = self._stream.recv_into(view[filled:])
-            except OSError as error:
-                raise HostLostError(f"the connection to the host is lost: {error}") from error
-            if not count:
-                raise HostLostError("the host has closed the connection")
-            filled += count
-        return data
+
+def send(stream: socket.socket, message: bytes) -> None:
+    """Send a message behind its length; raise HostLostError if the connection is lost."""
+    try:
+        stream.sendall(_LENGTH.pack(len(message)) + message)
+    except OSError as error:
+        raise HostLostError(f"the connection to the host is lost: {error}") from error
+
+
+def receive(stream: socket.socket, max_bytes: int) -> bytes:
+    """Return the next message; raise HostLostError for a larger one, or if the connection is lost."""
+    (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
+    if length > max_bytes:
+        raise HostLostError(f"message: {mismatch(f'at most {max_bytes} bytes', length)}")
+    return bytes(_exactly(stream, length))
+
+
+def _exactly(stream: socket.socket, size: int) -> bytearray:
+    data, filled = bytearray(size), 0
+    view = memoryview(data)
+    while filled < size:
+        try:
+            count = stream.recv_into(view[filled:])
+        except OSError as error:
+            raise HostLostError(f"the connection to the host is lost: {error}") from error
+        if not count:
+            raise HostLostError("the host has closed the connection")
+        filled += count
+    return data

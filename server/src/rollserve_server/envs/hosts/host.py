@@ -11,9 +11,10 @@ import gymnasium
 import numpy as np
 
 from rollserve_server.envs.columns import assemble_rows, store_observation
-from rollserve_server.envs.host_starts import HostStart, is_adapted, is_dialled
+from rollserve_server.envs.host_starts import HostStart, is_adapted, is_connected, is_dialled, names_host
 from rollserve_server.envs.hosts.connection import HostConnection, HostError, HostLostError
-from rollserve_server.envs.hosts.opening import open_dialled, start_host
+from rollserve_server.envs.hosts.opening import open_connected, open_dialled, start_host
+from rollserve_server.envs.hosts.relays import current_relay
 from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.envs.plain_spaces import space_from_proto
 from rollserve_server.envs.profiles import ProfileEnv
@@ -89,6 +90,7 @@ class Host:
         # The rows that were reset over the present connection.
         self._reset_rows: set[int] = set()
         self._connection: HostConnection | None = None
+        self._hello: pb.Hello | None = None
         self._made: pb.Made | None = None
         try:
             made = self._open_first()
@@ -160,6 +162,7 @@ class Host:
     def _open(self) -> pb.Made:
         """Open the connection; return the environment, which has to be the one that it was."""
         self._connection = self._open_connection(self._made is not None)
+        self._check_versions(self._connection.hello)
         spec = self._spec
         request = pb.Make(row_count=self._num_rows)
         if spec.kwargs:
@@ -173,6 +176,14 @@ class Host:
                 self._lose()
                 raise HostError(f"made: {mismatch('the environment that the host had before', 'another one')}")
         return made
+
+    def _check_versions(self, hello: pb.Hello) -> None:
+        """Raise HostError if the host has other versions than before."""
+        if self._hello is not None and hello.versions != self._hello.versions:
+            self._lose()
+            expected, got = (str(dict(sorted(each.versions.items()))) for each in (self._hello, hello))
+            raise HostError(f"hello.versions: {mismatch(f'{expected}, as before', got)}")
+        self._hello = hello
 
     def _set_bound(self) -> None:
         row_bytes = sum(leaf.dtype.itemsize * int(np.prod(leaf.shape)) for leaf in self._leaves)
@@ -265,7 +276,7 @@ class HostRow(gymnasium.Env[Any, Any]):
 
 def is_hosted(spec: EnvSpec) -> bool:
     """Whether a host has an environment, and no worker makes it."""
-    return is_dialled(spec.id) or (isinstance(spec, ProfileEnv) and spec.host is not None)
+    return names_host(spec.id) or (isinstance(spec, ProfileEnv) and spec.host is not None)
 
 
 def check_hosted(spec: EnvSpec) -> None:
@@ -292,6 +303,9 @@ def host_of(spec: EnvSpec, num_rows: int) -> Host | None:
         return Host(spec, num_rows, lambda _: start_host(start, spec.id))
     if is_dialled(spec.id):
         return Host(spec, num_rows, lambda is_again: open_dialled(spec.id, waits=is_again))
+    if is_connected(spec.id):
+        relay = current_relay()
+        return Host(spec, num_rows, lambda is_again: open_connected(spec.id, relay, waits=is_again))
     return None
 
 

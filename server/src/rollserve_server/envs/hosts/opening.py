@@ -1,9 +1,10 @@
-"""Opens connections to hosts: to one that is started for it, or to one that listens."""
+"""Opens connections to hosts: to one that is started for it, that listens, or that has a stream to the gateway."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import socket
 import ssl
@@ -18,14 +19,16 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rollserve_server.children import Lifeline, launching_command, variables_for_code
-from rollserve_server.envs.hosts.connection import HostConnection, HostError, HostLostError
+from rollserve_server.envs.host_starts import CONNECTED
+from rollserve_server.envs.hosts.connection import HostConnection, HostError, HostLostError, receive, send
 from rollserve_server.envs.hosts.packages import python_with
 from rollserve_server.envs.hosts.sandboxes import MAX_PRINTED_BYTES, sandboxed, variables_in_sandbox
 
 if TYPE_CHECKING:
     from rollserve_server.envs.host_starts import HostStart
+    from rollserve_server.envs.hosts.relays import WorkerRelay
 
-__all__ = ["open_dialled", "start_host"]
+__all__ = ["open_connected", "open_dialled", "start_host"]
 
 _DESCRIPTOR = "ROLLSERVE_ROWS_FD"
 """The variable that names the descriptor of a started host's socket."""
@@ -47,6 +50,9 @@ _END_SECONDS = 5.0
 _CONNECT_SECONDS = 20.0
 """How long a host may be away: until it listens again, rows wait."""
 _PAUSE_SECONDS = 0.2
+_RELAY_SECONDS = 60.0
+"""How long the relay may take to answer, which lets rows wait as long as hosts may be away."""
+_MAX_REFUSAL_BYTES = 1 << 16
 _BUFFER_BYTES = 1 << 20
 
 
@@ -122,6 +128,40 @@ def open_dialled(address: str, *, waits: bool) -> HostConnection:
             if not waits or time.monotonic() + _PAUSE_SECONDS > until:
                 raise HostError(str(error)) from error
             time.sleep(_PAUSE_SECONDS)
+
+
+def open_connected(env_id: str, relay: WorkerRelay, *, waits: bool) -> HostConnection:
+    """Take a seat of the hosts that have opened streams to the gateway, which an id such as `host:NAME` names.
+
+    Args:
+        env_id: the id.
+        relay: where the gateway has them.
+        waits: whether to wait for up to 20 s until a seat is free.
+
+    Raises:
+        HostError: there is no free seat, or the gateway is gone.
+    """
+    place = relay.place
+    if place is None:
+        raise HostError("expected a worker of a server whose gateway takes hosts, got no worker")
+    try:
+        stream = socket.create_connection((place.host, place.port), timeout=_CONNECT_SECONDS)
+    except OSError as error:
+        raise HostError(f"the gateway, which has the hosts, is out of reach: {error}") from error
+    try:
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        stream.settimeout(_RELAY_SECONDS)
+        knock = {"secret": place.secret, "name": env_id.removeprefix(CONNECTED), "waits": waits}
+        send(stream, json.dumps(knock).encode())
+        refusal = receive(stream, _MAX_REFUSAL_BYTES)
+        stream.settimeout(None)
+        if refusal:
+            raise HostError(refusal.decode())
+    except BaseException:
+        stream.close()
+        raise
+    return HostConnection(stream, lambda: None)
 
 
 class _Printed:

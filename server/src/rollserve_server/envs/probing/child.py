@@ -21,6 +21,7 @@ import gymnasium
 import rollserve_server.settings  # noqa: F401  # each fork would import what jobs are made of
 from rollserve_server.activity import Activity, Phase
 from rollserve_server.children import live_by
+from rollserve_server.envs.hosts.relays import WorkerRelay
 from rollserve_server.envs.probing.memory import limit_memory
 from rollserve_server.envs.probing.run import ENVPOOL
 from rollserve_server.errors import portable
@@ -88,10 +89,10 @@ def _run(descriptor: int, end: int) -> None:
         os.dup2(nothing, output)
     connection = Connection(descriptor)
     connection.send(os.getpid())
-    sys.path[:], registered, job, health = connection.recv()
+    sys.path[:], registered, job, health, place = connection.recv()
     limit_memory(health)
     try:
-        with _ReportedActivity(connection).at_work():
+        with _ReportedActivity(connection).at_work(), WorkerRelay(place).in_use():
             _register(registered)
             result = job()
             for part in result if isinstance(result, GeneratorType) else (result,):

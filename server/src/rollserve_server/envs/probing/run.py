@@ -21,6 +21,7 @@ import gymnasium
 
 from rollserve_server.activity import Phase
 from rollserve_server.children import Lifeline, launching_module, variables_for_code
+from rollserve_server.envs.hosts.relays import current_relay
 from rollserve_server.envs.probing.method_calls import MethodCall, call_method
 from rollserve_server.envs.probing.probe import Probed, probe
 from rollserve_server.envs.probing.rendering import Rendering, VideoForm, render
@@ -116,7 +117,7 @@ def _messages(
         connection, pid = _fork_server.connect(ENVPOOL if uses_envpool else _ANY, lifeline, ended)
         with connection:
             try:
-                connection.send((sys.path, _registrations(specs), job, health))
+                connection.send((sys.path, _registrations(specs), job, health, current_relay().place))
                 yield from _received_until_end(connection, specs, health, ended)
             finally:  # foreign code may have let go of the lifeline, and forks of this process hold it, too
                 with contextlib.suppress(ProcessLookupError, PermissionError):

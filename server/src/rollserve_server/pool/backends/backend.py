@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.activity import Heartbeat
+    from rollserve_server.envs import RelayPlace
     from rollserve_server.errors import WorkerLostError
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.state.saved_sampler import SavedSampler
@@ -168,9 +169,16 @@ class ServerBackend(Backend, Protocol):
 
     Attributes:
         standing_by: set while `open_journal` waits for the end of the server that has the sampler.
+        relay: where workers reach the hosts of the server's gateway; None for no place. Workers that are made or taken
+            over have it.
     """
 
     standing_by: asyncio.Event
+    relay: RelayPlace | None
+
+    def own_address(self) -> str:
+        """Return the address that workers reach this process by."""
+        ...
 
     def of_sampler(self, name: str, *, adopt: bool) -> Backend:
         """Return the backend of another sampler on the same cluster, with a journal and workers of its own.

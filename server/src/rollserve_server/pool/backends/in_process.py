@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.activity import Heartbeat
+    from rollserve_server.envs import RelayPlace
     from rollserve_server.pool.backends.backend import RemoteBuffer
     from rollserve_server.pool.state.saved_sampler import SavedSampler
     from rollserve_server.sampling import WorkOrder
@@ -43,10 +44,15 @@ class InProcessBackend:
 
     standing_by = asyncio.Event()
     """Never set: no sampler is another server's."""
+    relay: RelayPlace | None = None
 
     def create_worker(self, worker_index: int, settings: WorkerSettings) -> ThreadWorker:
         """Return a new worker, which starts in its thread."""
-        return ThreadWorker(worker_index, settings)
+        return ThreadWorker(worker_index, settings, self.relay)
+
+    def own_address(self) -> str:
+        """Return an address of this machine that only its own processes reach."""
+        return "127.0.0.1"
 
     async def open_journal(self, check: Callable[[SavedSampler], object]) -> NoJournal:
         """Return a journal that keeps nothing."""
@@ -96,7 +102,7 @@ class ThreadWorker:
 
     is_outdated = False
 
-    def __init__(self, worker_index: int, settings: WorkerSettings) -> None:
+    def __init__(self, worker_index: int, settings: WorkerSettings, relay: RelayPlace | None = None) -> None:
         self.index = worker_index
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unanswered: set[Future[Any]] = set()
@@ -105,7 +111,7 @@ class ThreadWorker:
         # Not a thread of an executor: one that hangs would keep the process from ending.
         name = f"worker-{worker_index}"
         threading.Thread(target=_run_queue, args=(self._queue,), name=name, daemon=True).start()
-        self._worker = self._enqueue(lambda: Worker(worker_index, settings))
+        self._worker = self._enqueue(lambda: Worker(worker_index, settings, relay=relay))
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call a method of the worker; see `WorkerHandle.call`."""
@@ -158,7 +164,7 @@ class ThreadWorker:
     def _submit(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> Future[_R]:
         def run() -> _R:
             worker = self._worker.result()
-            with worker.activity.at_work():
+            with worker.at_work():
                 return method(worker, *args, **kwargs)
 
         return self._enqueue(run)

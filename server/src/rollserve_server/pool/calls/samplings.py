@@ -267,12 +267,17 @@ class Samplings:
             stack.enter_context(parts.number_uses.using())
         if stream is not None:
             request = dataclasses.replace(request, target=stream.target(len(workforce) * description.num_rows))
+        call: EpisodeCall | FragmentCall
         if isinstance(request.target, Fragments):
-            return self._fragment_call(request, request.target, policy_version, env_version, stream)
-        own = stream.own if stream is not None else None
-        if stream is None and options.seed is None:
-            own = stack.enter_context(parts.sequences.own())
-        return self._episode_call(request, own, policy_version, env_version, EpisodeCall)
+            call = self._fragment_call(request, request.target, policy_version, env_version, stream)
+        else:
+            own = stream.own if stream is not None else None
+            if stream is None and options.seed is None:
+                own = stack.enter_context(parts.sequences.own())
+            call = self._episode_call(request, own, policy_version, env_version, EpisodeCall)
+        if parts.versions.env_in_use(env_version).has_hosts:  # which may serve no further rows beside those
+            parts.free_rows()
+        return call
 
     def _episode_call(
         self,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 from rollserve_server.agents import AgentSpec, content_bytes, content_hash, kind_of, parameters_bytes
-from rollserve_server.envs import RowSpecs, WorkerSpecs
+from rollserve_server.envs import RowSpecs, WorkerSpecs, is_hosted, specs_of_rows
 from rollserve_server.pool.plan.ledger import Placement, RoundRobin
 
 if TYPE_CHECKING:
@@ -119,6 +119,11 @@ class EnvVersion:
     def rows_differ(self) -> bool:
         """Whether the rows of a worker have environments of their own."""
         return any(isinstance(specs, RowSpecs) for specs in self.specs)
+
+    @functools.cached_property
+    def has_hosts(self) -> bool:
+        """Whether hosts have some of the environments."""
+        return any(is_hosted(spec) for specs in self.specs for spec in specs_of_rows(specs, num_rows=1))
 
     def unit_size(self, placement: Placement) -> int:
         """Return the number of episodes in a work unit: 1 where rows are stepped one by one."""

@@ -33,6 +33,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from rollserve_server.envs import RelayPlace
     from rollserve_server.pool.journal.held_lease import HeldLease
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.state.saved_sampler import SavedSampler
@@ -86,6 +87,7 @@ class RayBackend:
         self._watch: ClusterWatch | None = None
         self._secret = settings.sampler_secret()
         self.standing_by = asyncio.Event()
+        self.relay: RelayPlace | None = None
         self._use("", adopt=settings.adopt)
         cluster.connect(settings, num_workers)
         if settings.ray_address is None:
@@ -105,6 +107,12 @@ class RayBackend:
         self._found: dict[int, RayWorker] = {}
         self._others: Sequence[Any] = ()
         self._directory = ""
+
+    def own_address(self) -> str:
+        """Return this machine's address in the cluster; one that only its own processes reach, if the cluster is."""
+        if self._settings.ray_address is None:
+            return "127.0.0.1"
+        return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def check_store(self, results_bytes: int) -> None:
         """Warn if results on their way to clients may not fit into the object store."""
@@ -132,7 +140,7 @@ class RayBackend:
             enable_task_events=False,  # nobody reads them
             **lasting,
         )
-        worker = RayWorker(worker_index, actor.remote(worker_index, settings, epoch), self._kills, lease)
+        worker = RayWorker(worker_index, actor.remote(worker_index, settings, epoch, self.relay), self._kills, lease)
         if has_room and self._room.num_free is not None:
             self._room.num_free -= 1
             worker.on_end = self._free
@@ -173,7 +181,7 @@ class RayBackend:
             RayWorker(index, worker.actor, self._kills, journal.lease, is_outdated=worker.is_outdated)
             for index, worker in found.items()
         ]
-        taken = await asyncio.gather(*(worker.take_over(self._takeover_seconds) for worker in workers))
+        taken = await asyncio.gather(*(worker.take_over(self._takeover_seconds, self.relay) for worker in workers))
         self._found = {worker.index: worker for worker, is_taken in zip(workers, taken, strict=True) if is_taken}
         if state is None:  # else they are of use to another server as long as this one may refuse the state
             await self.end_other_workers()

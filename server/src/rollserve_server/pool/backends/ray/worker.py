@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.activity import Heartbeat
+    from rollserve_server.envs import RelayPlace
     from rollserve_server.pool.backends.backend import RemoteBuffer
     from rollserve_server.pool.backends.ray.line import Answer
     from rollserve_server.pool.journal.held_lease import HeldLease
@@ -80,14 +81,16 @@ class WorkerActor(Worker):
 
     _line: WorkerLine | None = None
 
-    def __init__(self, worker_index: int, settings: WorkerSettings, epoch: int = 0) -> None:
+    def __init__(
+        self, worker_index: int, settings: WorkerSettings, epoch: int = 0, relay: RelayPlace | None = None
+    ) -> None:
         (hold_on_to_memory if settings.hold_memory else give_back_memory)()
         self._keeps_memory = settings.hold_memory
         self._epoch = epoch
         self._held: dict[int, Any] = {}
         self._max_memory_bytes = _max_memory_bytes_of(settings)
         _limit_allocations(self._max_memory_bytes)
-        super().__init__(worker_index, settings, self._new_buffer)
+        super().__init__(worker_index, settings, self._new_buffer, relay)
 
     def identity(self) -> WorkerIdentity:
         """Return where the worker runs."""
@@ -139,7 +142,7 @@ class WorkerActor(Worker):
         if epoch < self._epoch:
             return _Failure(SamplerLostError("another server has the sampler"))
         try:
-            with self.activity.at_work():
+            with self.at_work():
                 return getattr(self, method)(*args, **kwargs)
         # Also SystemExit and KeyboardInterrupt: signals go to the main thread, so that these come from the method.
         except BaseException as error:
@@ -279,16 +282,19 @@ class RayWorker:
             self.on_end()
             self.on_end = None
 
-    async def take_over(self, max_seconds: float) -> bool:
+    async def take_over(self, max_seconds: float, relay: RelayPlace | None) -> bool:
         """Have the worker end its work for an earlier server; return whether it has, else kill it.
 
         Args:
             max_seconds: time in which the worker has to answer.
+            relay: where it reaches the hosts of this server's gateway.
         """
         with contextlib.suppress(DomainError, TimeoutError):
             async with asyncio.timeout(max_seconds):
                 await self.fetch(self._actor.fence.options(concurrency_group=_CONTROL).remote(self._epoch))
                 self.connect()
+                if not self.is_outdated:
+                    await self.call(Worker.use_relay, relay)
                 await self.call(Worker.close_all_work)
                 return True
         _log.warning("worker not taken over", extra={"worker": self.index})
