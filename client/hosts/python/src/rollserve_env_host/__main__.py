@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import sys
-from typing import Callable, Optional
+from typing import Callable
 
-from rollserve_env_host.environments import environment_factory
-from rollserve_env_host.real_time import RealTime
+from rollserve_env_host.real_time import factory_of
 from rollserve_env_host.serving import DESCRIPTOR, Make, listen, serve
 
 __all__ = ["main"]
@@ -43,7 +41,7 @@ def main() -> None:
         parser.error("--name: expected a name of the host, got none")
     if arguments.seats < 1:
         parser.error("--seats: expected a positive integer, got {}".format(arguments.seats))
-    find = functools.partial(_factory, arguments.env, arguments.step_seconds, arguments.default_action)
+    find = functools.partial(factory_of, arguments.env, arguments.step_seconds, arguments.default_action)
     if arguments.connect:
         _connect(parser, arguments, find)
     elif arguments.listen:
@@ -72,15 +70,6 @@ def _connect(parser: argparse.ArgumentParser, arguments: argparse.Namespace, fin
         sys.exit(str(error))
     except KeyboardInterrupt:
         pass
-
-
-def _factory(env: str, step_seconds: Optional[float], default_action: str) -> Make:
-    """Return what makes the environment, which does not wait for actions if a time of its steps is given."""
-    make = environment_factory(env)
-    if step_seconds is None:
-        return make
-    action = json.loads(default_action)
-    return lambda kwargs: RealTime(make(kwargs), step_seconds, action)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, Callable, Mapping, Optional, Tuple
 
 import numpy as np
 
-from rollserve_env_host.environments import Environment
+from rollserve_env_host.environments import Environment, environment_factory
 
-__all__ = ["RealTime"]
+__all__ = ["RealTime", "factory_of"]
 
 _Outcome = Tuple[Any, float, bool, bool, Mapping[str, Any]]
 
@@ -121,6 +122,23 @@ class RealTime(Environment):
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+
+
+def factory_of(
+    env: str, period_seconds: Optional[float] = None, default_action: str = "null"
+) -> Callable[[Mapping[str, Any]], Environment]:
+    """Return a function that makes the environment of a name with arguments; see `environment_factory`.
+
+    Args:
+        env: the name.
+        period_seconds: time from one step to the next, for an environment that does not wait; None for one that does.
+        default_action: the action of late steps, as JSON.
+    """
+    make = environment_factory(env)
+    if period_seconds is None:
+        return make
+    seconds, action = period_seconds, json.loads(default_action)
+    return lambda kwargs: RealTime(make(kwargs), seconds, action)
 
 
 def _value(space: Any, given: Any) -> Any:
