@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from dm_env_rpc_server import Worlds, serving
 from pools import pool_of, sample
 from sample_dm_env import Catch
-from support import raises
+from support import raises, server_environment
 
 import rollserve
 from rollserve import EnvSpec, Reason, Reproducibility
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError, NotAllowedError
+from rollserve_server.local import local_server
 from rollserve_server.pool import AtLeast, InProcessBackend
 
 pytestmark = pytest.mark.usefixtures("sandboxes_find_test_agents")
@@ -54,13 +57,16 @@ def check_episodes(batch: rollserve.EpisodeBatch, **arguments: int) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, SHORT], ids=["terminated", "truncated"])
-async def test_episodes_of_dm_env_equal_a_plain_loop(arguments: dict[str, int]) -> None:
+def test_episodes_of_dm_env_equal_a_plain_loop(tmp_path: Path, arguments: dict[str, int]) -> None:
     profiles = {"catch": {"env": "sample_dm_env:Catch", "env_kwargs": arguments, "python": sys.executable}}
-    async with pool_of(InProcessBackend(), profiles=profiles) as pool:
-        updated = await pool.update_env([EnvSpec("profile:catch")])
-        assert updated.description.reproducibility is Reproducibility.EPISODE
-        await pool.update_agent([RandomSpec()])
-        check_episodes(await sample(pool, AtLeast(100), seed=1), **arguments)
+    options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "2", "--profiles", json.dumps(profiles))
+    with (
+        local_server(*options, log=tmp_path / "server.log", environment=server_environment()) as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        assert sampler.update_env("profile:catch").reproducibility is Reproducibility.EPISODE
+        sampler.update_agent(rollserve.RandomAgent())
+        check_episodes(sampler.obtain_samples(100, seed=1), **arguments)
 
 
 @pytest.mark.parametrize("arguments", [{}, SHORT], ids=["terminated", "truncated"])

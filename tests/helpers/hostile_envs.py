@@ -192,20 +192,22 @@ class Hostile(gymnasium.Env[Any, Any]):
 
 
 class Hoarding(Hostile):
-    """An environment whose processes take 400 MiB each, and more together than one may have."""
+    """An environment whose processes take 200 MiB each, and more together than one may have."""
 
     def __init__(self) -> None:
         super().__init__({})
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Start four of these processes, and wait for them."""
+        """Start eight of these processes, and wait for them."""
         started = []
-        for _ in range(4):
+        for _ in range(8):
             pid = os.fork()
             if not pid:
-                taken = np.ones(50 << 20)
-                time.sleep(60)
-                os._exit(int(taken[0]))
+                try:
+                    taken = np.ones(25 << 20)
+                    time.sleep(60)
+                finally:  # also where one process alone has no room: it must not go on as a host
+                    os._exit(taken.ndim)
             started.append(pid)
         for pid in started:
             os.waitpid(pid, 0)
