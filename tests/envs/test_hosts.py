@@ -418,6 +418,7 @@ def test_host_that_comes_back_with_another_environment_is_refused(
         rollserve.ServerError, reason=Reason.ENV_FAILED, match="the spaces that it had|environment that the host had"
     ):
         sampler.obtain_samples(1_000, seed=2)
+    sampler.update_env("CartPole-v1")  # before the host ends, which rows would wait for
 
 
 def test_failure_of_a_row_is_that_rows_alone(sampler: rollserve.Sampler, place: str) -> None:
