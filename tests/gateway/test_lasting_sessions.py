@@ -100,7 +100,7 @@ def test_rows_that_do_not_wait_make_the_same_steps(
     assert account.num_steps == account.num_simulated_steps == 8 * NUM_STEPS
 
 
-@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("kill", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rows_that_do_not_wait_have_the_versions_of_their_actions(ray_server: LocalServer, *, kill: bool) -> None:
     kinds: dict[tuple[int, int], int] = {}
     with rollserve.connect(ray_server.address) as sampler:
@@ -125,6 +125,7 @@ def test_rows_that_do_not_wait_have_the_versions_of_their_actions(ray_server: Lo
     assert set(kinds.values()) == set(range(9))
 
 
+@pytest.mark.slow
 def test_worker_that_is_killed_while_rows_do_not_wait(ray_server: LocalServer) -> None:
     with rollserve.connect(ray_server.address) as sampler:
         sampler.update_env("CartPole-v1")
