@@ -238,7 +238,13 @@ class InstalledEnv:
         )
         if self._many_spec is not None:
             make = functools.partial(ManyEnvs, self._many_spec, num_rows, settings.callbacks)
-        return self._configured(_make_again(make, settings.env_retries))
+        rows = _make_again(make, settings.env_retries)
+        spaces = rows.observation_space, rows.action_space
+        if spaces != self._spaces:  # of a host that has another environment by now
+            rows.close()
+            text = mismatch(f"the spaces that it had, {spaces_text(*self._spaces)}", spaces_text(*spaces))
+            raise EnvFailedError(f"the environment: {text}")
+        return self._configured(rows)
 
     def give_back(self, rows: RowEnvs | VectorEnvs | ManyEnvs) -> bool:
         """Keep rows for other works; return whether other works can use them."""
@@ -268,11 +274,6 @@ class InstalledEnv:
         return make_with_retries(make, self._settings.env_retries)
 
     def _configured(self, rows: _AnyRows) -> _AnyRows:
-        spaces = rows.observation_space, rows.action_space
-        if spaces != self._spaces:  # of a host that has another environment by now
-            rows.close()
-            text = mismatch(f"the spaces that it had, {spaces_text(*self._spaces)}", spaces_text(*spaces))
-            raise EnvFailedError(f"the environment: {text}")
         rows.checks_observations = self._settings.check_observations
         return rows
 

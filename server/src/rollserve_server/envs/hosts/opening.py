@@ -115,9 +115,7 @@ def open_dialled(address: str, *, waits: bool) -> HostConnection:
     until = time.monotonic() + _CONNECT_SECONDS
     while True:
         try:
-            stream = socket.create_connection(place, timeout=_CONNECT_SECONDS)
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            stream = _stream_to(place)
             if parts.scheme == "rows+tls":
                 stream = ssl.create_default_context().wrap_socket(stream, server_hostname=place[0])
             stream.settimeout(None)
@@ -145,12 +143,10 @@ def open_connected(env_id: str, relay: WorkerRelay, *, waits: bool) -> HostConne
     if place is None:
         raise HostError("expected a worker of a server whose gateway takes hosts, got no worker")
     try:
-        stream = socket.create_connection((place.host, place.port), timeout=_CONNECT_SECONDS)
+        stream = _stream_to((place.host, place.port))
     except OSError as error:
         raise HostError(f"the gateway, which has the hosts, is out of reach: {error}") from error
     try:
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         stream.settimeout(_RELAY_SECONDS)
         knock = {"secret": place.secret, "name": env_id.removeprefix(CONNECTED), "waits": waits}
         send(stream, json.dumps(knock).encode())
@@ -162,6 +158,14 @@ def open_connected(env_id: str, relay: WorkerRelay, *, waits: bool) -> HostConne
         stream.close()
         raise
     return HostConnection(stream, lambda: None)
+
+
+def _stream_to(place: tuple[str, int]) -> socket.socket:
+    """Return a connection that sends at once, and notices a machine that is gone; raise OSError if there is none."""
+    stream = socket.create_connection(place, timeout=_CONNECT_SECONDS)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return stream
 
 
 class _Printed:
